@@ -1,0 +1,291 @@
+"""The spec: what to read, in which order, augmented how, batched how. Validated, frozen, data only."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ingest.errors import SpecError
+from ingest.ops import RECIPES, Op, parse_op
+
+Auto = Literal["auto"]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen part of the spec that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Storage(Section):
+    """How to reach the bucket. Credentials come from the cloud's usual chain on the machine that reads, never from here."""
+
+    endpoint_url: str | None = Field(None, description="an S3-compatible endpoint; http:// is allowed when written so")
+    region: str | None = None
+    anonymous: bool = Field(False, description="send unsigned requests (public buckets)")
+
+
+class Source(Section):
+    path: str | tuple[str, ...] = Field(description="a directory, a file, a glob, or a list of them; any fsspec URL")
+    format: Literal["auto", "parquet"] = "auto"
+    columns: dict[str, str] | None = Field(
+        None, description="output name: source column; dots go into structs; all columns when left out"
+    )
+    fill: dict[str, int | float | bool | str] = Field(
+        default_factory=dict, description="output name: the value that stands for a null"
+    )
+    limit: PositiveInt | None = Field(None, description="the first rows only, in sorted file order")
+    storage: Storage = Storage()
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _not_empty(cls, value: Any) -> Any:
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if not value or (isinstance(value, (list, tuple)) and not all(value)):
+            raise ValueError("is empty: give a directory, a file, a glob or a list of them")
+        return value
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _columns_as_mapping(cls, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return {name: name for name in value}
+        return value
+
+    @model_validator(mode="after")
+    def _names(self) -> Source:
+        reserved = {"sample_id", "valid"} & set(self.columns or ())
+        if reserved:
+            raise ValueError(f"columns: {', '.join(sorted(reserved))} is a name that every batch has already; rename it")
+        if self.columns is not None and not self.columns:
+            raise ValueError("columns: is empty; leave it out to read all columns")
+        unknown = set(self.fill) - set(self.columns) if self.columns else set()
+        if unknown:
+            raise ValueError(f"fill: {', '.join(sorted(unknown))} is not an output name of columns")
+        return self
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
+class Order(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    shuffle: Literal["none", "window", "full"] = "window"
+    window_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        ByteSize(256 << 20), description="read ahead for shuffling, per rank"
+    )
+    interleave: PositiveInt | Auto = Field("auto", description="units per window")
+    lanes: PositiveInt | Auto = Field("auto", description="a power of two")
+
+    @field_validator("lanes")
+    @classmethod
+    def _power_of_two(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value & (value - 1):
+            low = 1 << (value.bit_length() - 1)
+            raise ValueError(f"is {value}, and must be a power of two: {low} or {2 * low}, say")
+        return value
+
+
+class Read(Section):
+    readers: PositiveInt | Auto = Field("auto", description="read tasks of one rank that run at a time")
+    cpus: PositiveFloat = Field(1.0, description="CPUs that Ray counts for each read task")
+
+
+class Augment(Section):
+    recipe: Literal["imagenet_train", "imagenet_eval", "none"] | None = Field(
+        None, description="a named list of ops; `none` when neither recipe, ops nor function is given"
+    )
+    ops: tuple[Annotated[Op, BeforeValidator(parse_op)], ...] | None = Field(
+        None, description="instead of a recipe: a list such as [{random_resized_crop: {size: 224}}, flip]"
+    )
+    column: str = Field("image", description="the output that holds encoded images")
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    placement: Literal["actor"] = "actor"
+    actors_per_trainer: PositiveInt = 1
+    cpus: Annotated[float, Field(ge=0)] = Field(0.0, description="CPUs that Ray counts for each augmentation actor")
+    gpus: Annotated[float, Field(gt=0)] = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
+    threads: PositiveInt | Auto = Field("auto", description="decoding threads of each augmentation actor")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Augment:
+        if self.recipe is not None and self.ops is not None:
+            raise ValueError("give recipe or ops, not both")
+        return self
+
+    @property
+    def pipeline(self) -> tuple[Op, ...]:
+        """The ops, whichever way they were given; empty when there is nothing to augment."""
+        return self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+
+
+class Batch(Section):
+    size: PositiveInt | None = Field(None, description="rows per trainer and step; 256 when neither size is given")
+    global_size: PositiveInt | None = Field(None, description="rows per step over all trainers, whatever their number")
+    last: Literal["drop", "pad", "keep"] = "drop"
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Batch:
+        if self.size is not None and self.global_size is not None:
+            raise ValueError("give size or global_size, not both")
+        return self
+
+    def per_rank(self, world_size: int) -> int:
+        """Rows per rank and step.
+
+        Raises:
+            SpecError: `global_size` does not divide by `world_size`.
+        """
+        if self.global_size is None:
+            return self.size or 256
+        if self.global_size % world_size:
+            raise SpecError(
+                f"batch.global_size {self.global_size} does not divide by the world size {world_size}",
+                hint="Change one of them, or give batch.size",
+            )
+        return self.global_size // world_size
+
+
+class LoaderOptions(Section):
+    framework: Literal["numpy", "torch"] = "numpy"
+    prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
+
+
+class Errors(Section):
+    on_bad_sample: Literal["raise"] = "raise"
+
+
+class Spec(Section):
+    """What a run reads, in which order, augmented and batched how."""
+
+    source: Source
+    order: Order = Order()
+    read: Read = Read()
+    augment: Augment = Augment()
+    batch: Batch = Batch()
+    loader: LoaderOptions = LoaderOptions()
+    errors: Errors = Errors()
+
+    @model_validator(mode="after")
+    def _image_column(self) -> Spec:
+        columns = self.source.columns
+        if self.augment.pipeline and columns is not None and self.augment.column not in columns:
+            near = difflib.get_close_matches(self.augment.column, columns, 1)
+            raise ValueError(
+                f"augment.column: '{self.augment.column}' is not an output of source.columns ({', '.join(columns)})"
+                + (f"; did you mean '{near[0]}'?" if near else "")
+            )
+        return self
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SpecError(_explain(error)) from None
+
+    @classmethod
+    def load(cls, spec: Spec | Mapping[str, Any] | str | os.PathLike[str]) -> Spec:
+        """A spec from itself, a mapping, or the path of a YAML file.
+
+        Raises:
+            SpecError: the file cannot be read, is not YAML, or does not validate.
+        """
+        if isinstance(spec, Spec):
+            return spec
+        if isinstance(spec, Mapping):
+            return cls(**spec)
+        path = Path(spec)
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"the spec cannot be read: {error}", path=str(path)) from None
+        except yaml.YAMLError as error:
+            raise SpecError(f"the spec is not YAML: {error}", path=str(path)) from None
+        if not isinstance(values, dict):
+            raise SpecError("the spec is not a mapping", path=str(path), hint="It starts with 'source:'")
+        try:
+            return cls(**{str(key): value for key, value in values.items()})
+        except SpecError as error:
+            error.path = str(path)
+            raise
+
+    def order_facts(self) -> dict[str, Any]:
+        """What decides which rows come in which order, JSON-ready (lanes and interleave are kept beside it)."""
+        return {"seed": self.order.seed, "shuffle": self.order.shuffle, "limit": self.source.limit}
+
+    def pixel_facts(self) -> dict[str, Any]:
+        """What decides the content of a row, JSON-ready."""
+        ops = [{op.name: op.model_dump(mode="json")} for op in self.augment.pipeline]
+        return {
+            "columns": self.source.columns,
+            "fill": self.source.fill,
+            "ops": ops,
+            "image": self.augment.column if ops else None,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what decides order and pixels."""
+        return fingerprint({"order": self.order_facts(), "pixels": self.pixel_facts()})
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """A short, stable digest of JSON-ready facts."""
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the spec, for editors."""
+    return TypeAdapter(Spec).json_schema()
+
+
+def _explain(error: ValidationError) -> str:
+    """Every problem on a line of its own, with its path in the spec and, for an unknown key, the nearest known one."""
+    lines = []
+    for problem in error.errors():
+        where = [str(part) for part in problem["loc"]]
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(where[:-1])
+            near = difflib.get_close_matches(where[-1], known, 1, cutoff=0.5)
+            advice = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            lines.append(f"{'.'.join(where)}: unknown key; {advice}")
+        else:
+            text = problem["msg"].removeprefix("Value error, ")
+            got = "" if problem["type"] in ("missing", "value_error") else f", got {problem['input']!r}"
+            lines.append(f"{'.'.join(where) or 'spec'}: {text}{got}")
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    model: Any = Spec
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
