@@ -97,10 +97,11 @@ def parse_op(value: Any) -> Any:
     if isinstance(value, dict) and len(value) == 1:
         ((name, parameters),) = value.items()
     if not isinstance(name, str):
-        raise ValueError("an op is its name, or a mapping of one name to its parameters")
+        raise ValueError("an op is its name, or a mapping of one name to its parameters")  # noqa: TRY004 - pydantic's
     if name not in OPS:
         near = difflib.get_close_matches(name, OPS, 1)
-        raise ValueError(f"unknown op '{name}'; " + (f"did you mean '{near[0]}'?" if near else f"known: {', '.join(OPS)}"))
+        advice = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(OPS)}"
+        raise ValueError(f"unknown op '{name}'; {advice}")
     return OPS[name].model_validate(parameters or {})
 
 

@@ -61,7 +61,8 @@ def bits(seed: int, stream: int, major: int, ids: NDArray[np.int64], draws: int 
 
 def uniforms(seed: int, pass_: int, sample_ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Float64 (n, count) in [0, 1): the augmentation numbers of each sample, 53 bits each."""
-    return (bits(seed, AUGMENT, pass_, sample_ids, -(-count // 2))[:, :count] >> np.uint64(11)) * 2.0**-53
+    drawn = bits(seed, AUGMENT, pass_, sample_ids, -(-count // 2))[:, :count]
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(seed: int, stream: int, major: int, key: int, n: int) -> NDArray[np.int64]:

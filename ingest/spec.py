@@ -39,7 +39,7 @@ class Section(BaseModel):
 
 
 class Storage(Section):
-    """How to reach the bucket. Credentials come from the cloud's usual chain on the machine that reads, never from here."""
+    """How to reach the bucket. Credentials come from the cloud's usual chain where it is read, never from here."""
 
     endpoint_url: str | None = Field(None, description="an S3-compatible endpoint; http:// is allowed when written so")
     region: str | None = None
@@ -47,6 +47,8 @@ class Storage(Section):
 
 
 class Source(Section):
+    """What to read."""
+
     path: str | tuple[str, ...] = Field(description="a directory, a file, a glob, or a list of them; any fsspec URL")
     format: Literal["auto", "parquet"] = "auto"
     columns: dict[str, str] | None = Field(
@@ -78,7 +80,7 @@ class Source(Section):
     def _names(self) -> Source:
         reserved = {"sample_id", "valid"} & set(self.columns or ())
         if reserved:
-            raise ValueError(f"columns: {', '.join(sorted(reserved))} is a name that every batch has already; rename it")
+            raise ValueError(f"columns: {', '.join(sorted(reserved))} names what every batch has already; rename it")
         if self.columns is not None and not self.columns:
             raise ValueError("columns: is empty; leave it out to read all columns")
         unknown = set(self.fill) - set(self.columns) if self.columns else set()
@@ -92,6 +94,8 @@ class Source(Section):
 
 
 class Order(Section):
+    """The order of rows, which the seed decides."""
+
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shuffle: Literal["none", "window", "full"] = "window"
     window_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
@@ -110,11 +114,15 @@ class Order(Section):
 
 
 class Read(Section):
+    """How read tasks run."""
+
     readers: PositiveInt | Auto = Field("auto", description="read tasks of one rank that run at a time")
     cpus: PositiveFloat = Field(1.0, description="CPUs that Ray counts for each read task")
 
 
 class Augment(Section):
+    """What happens to images."""
+
     recipe: Literal["imagenet_train", "imagenet_eval", "none"] | None = Field(
         None, description="a named list of ops; `none` when neither recipe, ops nor function is given"
     )
@@ -142,6 +150,8 @@ class Augment(Section):
 
 
 class Batch(Section):
+    """How many rows a step takes."""
+
     size: PositiveInt | None = Field(None, description="rows per trainer and step; 256 when neither size is given")
     global_size: PositiveInt | None = Field(None, description="rows per step over all trainers, whatever their number")
     last: Literal["drop", "pad", "keep"] = "drop"
@@ -169,11 +179,15 @@ class Batch(Section):
 
 
 class LoaderOptions(Section):
+    """What the trainer receives, and how far ahead."""
+
     framework: Literal["numpy", "torch"] = "numpy"
     prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
 
 
 class Errors(Section):
+    """What happens to a sample that cannot be decoded."""
+
     on_bad_sample: Literal["raise"] = "raise"
 
 
@@ -287,5 +301,3 @@ def _known_keys(path: list[str]) -> list[str]:
             return []
         model = field.annotation
     return list(model.model_fields)
-
-

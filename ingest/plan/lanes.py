@@ -1,0 +1,78 @@
+"""Lanes: how one sequence of rows is dealt to any number of ranks, and stays one sequence.
+
+Row g of an epoch is the next row of lane rev(g mod L), rev being bit reversal over log2(L) bits. Neighbouring lanes
+then take rows that lie far apart in the sequence, so that any run of the sequence, taken in lane order and cut into
+equal parts, is cut near the same lanes: a rank keeps reading the same few lanes (van der Corput's sequence, 1935).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@lru_cache(maxsize=32)
+def bit_reversal(lanes: int) -> NDArray[np.int64]:
+    """Int64 (lanes,), read-only: the bit reversal of each lane's index; `lanes` is a power of two."""
+    rev = np.zeros(1, np.int64)
+    while len(rev) < lanes:
+        rev = np.concatenate([rev * 2, rev * 2 + 1])
+    rev.setflags(write=False)
+    return rev
+
+
+def rows_before(position: int, lanes: int) -> NDArray[np.int64]:
+    """Int64 (lanes,): how many rows of each lane lie among the first `position` rows of the epoch."""
+    return (position - bit_reversal(lanes) + lanes - 1) // lanes
+
+
+def lane_starts(rows: int, lanes: int) -> NDArray[np.int64]:
+    """Int64 (lanes + 1,): where each lane's run begins in the units laid end to end; lengths differ by at most one."""
+    return np.concatenate([[0], np.cumsum(rows_before(rows, lanes))]).astype(np.int64)
+
+
+def positions(lane: NDArray[np.int64], row: NDArray[np.int64], lanes: int) -> NDArray[np.int64]:
+    """The position in the epoch of a lane's row, for arrays of lanes and rows of one shape."""
+    return row * lanes + bit_reversal(lanes)[lane]
+
+
+@dataclass(frozen=True)
+class LaneRows:
+    """Runs of rows, each inside one lane, in lane order; int64 (runs,) each."""
+
+    lane: NDArray[np.int64]
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        return int(self.count.sum())
+
+
+def deal(position: int, count: int, lanes: int, begin: int, end: int) -> LaneRows:
+    """Rows [begin, end) of the run of `count` rows at `position`, taken in lane order."""
+    first = rows_before(position, lanes)
+    cumulative = np.concatenate([[0], np.cumsum(rows_before(position + count, lanes) - first)])
+    lo = int(np.searchsorted(cumulative, begin, side="right")) - 1
+    hi = max(lo, int(np.searchsorted(cumulative, end, side="left")))
+    lane = np.arange(lo, hi, dtype=np.int64)
+    low = np.maximum(cumulative[lo:hi], begin)
+    high = np.minimum(cumulative[lo + 1 : hi + 1], end)
+    keep = high > low
+    lane, low, high = lane[keep], low[keep], high[keep]
+    return LaneRows(lane, first[lane] + low - cumulative[lane], high - low)
+
+
+def lanes_touched(position: int, batch: int, steps: int, lanes: int, begin: int, end: int) -> NDArray[np.int64]:
+    """Sorted int64: the lanes that rows [begin, end) of each global batch come from, over `steps` batches of `batch` rows.
+
+    Batches whose positions agree modulo the lanes are dealt alike, so only one of each kind is looked at.
+    """
+    cycle = min(steps, lanes // int(np.gcd(batch, lanes)))
+    if cycle <= 0:
+        return np.zeros(0, np.int64)
+    seen = [deal((position + step * batch) % lanes, batch, lanes, begin, end).lane for step in range(cycle)]
+    return np.unique(np.concatenate(seen))

@@ -1,0 +1,150 @@
+"""The choices behind `auto`, and what a plan costs: lanes, interleave, read amplification, memory, shuffle quality."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.errors import PlanError
+from ingest.plan.lanes import lane_starts, lanes_touched
+from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.reads import UnitSizes, gather_reads
+from ingest.plan.schedule import Schedule, Share
+
+LANES_PER_RANK = 8
+MAX_AMPLIFICATION = 1.25
+EXACT_WINDOWS = 20_000  # above it, amplification is counted without merged reads, which then save next to nothing
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The order section of a spec, as plain values; None stands for `auto`."""
+
+    seed: int
+    shuffle: Literal["none", "window", "full"]
+    lanes: int | None
+    interleave: int | None
+    window_bytes: int
+
+
+def resolve(
+    wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world_size: int, memory_bytes: int | None = None
+) -> Order:
+    """Lanes and interleave as numbers: a function of the data, the spec and the world of the first start.
+
+    Args:
+        wanted: what the spec says.
+        unit_rows: int64 (units,).
+        sizes: bytes of the units.
+        world_size: ranks.
+        memory_bytes: what one rank may hold of the object store; None when not known.
+
+    Raises:
+        PlanError: no rows; or a full shuffle that does not fit the memory.
+    """
+    if len(unit_rows) == 0:
+        raise PlanError("the data set has no rows", hint="Check source.path and that the files hold rows")
+    window_bytes = min(wanted.window_bytes, memory_bytes // 2) if memory_bytes else wanted.window_bytes
+    if wanted.shuffle == "full":
+        _check_full(int(sizes.memory.sum()), world_size, memory_bytes, wanted.window_bytes)
+    lanes = wanted.lanes or _lanes(wanted, unit_rows, sizes, world_size, window_bytes)
+    open_lanes = max(1, -(-lanes // world_size))
+    unit_bytes = max(1, int(sizes.memory.sum()) // len(unit_rows))
+    most = -(-len(unit_rows) // lanes) + 1
+    interleave = wanted.interleave or max(1, min(most, window_bytes // (open_lanes * unit_bytes)))
+    return Order(wanted.seed, wanted.shuffle, lanes, interleave)
+
+
+def _check_full(total: int, world_size: int, memory_bytes: int | None, window_bytes: int) -> None:
+    """A full shuffle opens every unit of a rank at once."""
+    need, have = total // world_size, memory_bytes if memory_bytes is not None else window_bytes
+    if need > have:
+        raise PlanError(
+            f"order.shuffle 'full' holds {need} bytes on each of {world_size} ranks, and a rank may hold {have} bytes",
+            hint="Use shuffle 'window' with a larger window_bytes, more ranks, or a larger object store",
+        )
+
+
+def _lanes(wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world_size: int, window_bytes: int) -> int:
+    target = 1 << (LANES_PER_RANK * world_size - 1).bit_length()
+    rows = int(unit_rows.sum())
+    layout = EpochLayout(unit_rows, Order(wanted.seed, wanted.shuffle, 1, 1), epoch=0)
+    largest = int(sizes.memory.max())
+    choices = []
+    lanes = 1
+    while lanes <= min(target, max(1, rows)):
+        amplification = _estimate(layout, sizes, lanes, world_size)
+        fits = -(-lanes // world_size) * largest <= window_bytes or lanes <= world_size
+        choices.append((amplification, fits, lanes))
+        lanes *= 2
+    good = [lanes for amplification, fits, lanes in choices if fits and amplification <= MAX_AMPLIFICATION]
+    if good:
+        return max(good)
+    least = min(amplification for amplification, fits, _ in choices if fits)
+    return max(lanes for amplification, fits, lanes in choices if fits and amplification <= least * 1.05)
+
+
+def _estimate(layout: EpochLayout, sizes: UnitSizes, lanes: int, world_size: int) -> float:
+    """Bytes fetched over bytes there are: a unit costs once for each of its lanes, a lane once for each of its ranks."""
+    starts = lane_starts(layout.rows, lanes)
+    cut = np.isin(starts[1:-1], layout.unit_starts, invert=True)
+    units = layout.unit_order[np.searchsorted(layout.unit_starts, starts[1:-1], side="right") - 1]
+    total = max(1, int(sizes.fetched.sum()))
+    shared = sum(1 for rank in range(1, world_size) if rank * lanes % world_size)
+    return float((1 + int(sizes.fetched[units[cut]].sum()) / total) * (1 + shared / lanes))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan costs and how well it shuffles.
+
+    Attributes:
+        read_amplification: bytes fetched by all ranks in an epoch over the bytes there are.
+        rank_bytes: bytes that the busiest rank fetches.
+        rank_units: int64 (world_size,), units that each rank reads.
+        open_units: units open at a time, over all ranks.
+        label_variance: of a batch on label-sorted data, relative to a full shuffle; about 1 + G / open units.
+    """
+
+    read_amplification: float
+    rank_bytes: int
+    rank_units: NDArray[np.int64]
+    open_units: int
+    label_variance: float
+
+
+def cost(layout: EpochLayout, sizes: UnitSizes, world_size: int, batch: int, last: str) -> Cost:
+    """What one epoch from its start costs, counted from every rank's own schedule."""
+    schedules = [Schedule(layout, Share(rank, world_size, batch, last)) for rank in range(world_size)]
+    fetched = np.zeros(world_size, np.int64)
+    units = np.zeros(world_size, np.int64)
+    exact = len(layout.unit_rows) * 2 <= EXACT_WINDOWS
+    for rank, schedule in enumerate(schedules):
+        if exact:
+            reads = gather_reads(schedule, sizes)
+            units[rank] = sum(len(read.units) for read in reads)
+            fetched[rank] = sum(read.fetched_bytes(sizes) for read in reads)
+        else:
+            touched = _lane_units(layout, schedule)
+            units[rank], fetched[rank] = len(touched), int(sizes.fetched[touched].sum())
+    total = max(1, int(sizes.fetched.sum()))
+    order = layout.order
+    per_window = order.interleave if order.shuffle == "window" else len(layout.unit_rows)
+    open_units = min(len(layout.unit_rows), order.lanes * per_window)
+    variance = 1 + world_size * batch / open_units if order.shuffle == "window" else 1.0
+    if order.shuffle == "none":
+        open_units, variance = min(len(layout.unit_rows), order.lanes), float("nan")
+    return Cost(float(fetched.sum() / total), int(fetched.max()), units, open_units, variance)
+
+
+def _lane_units(layout: EpochLayout, schedule: Schedule) -> NDArray[np.int64]:
+    """The unit of each piece that the rank's lanes hold."""
+    share = schedule.share
+    begin = share.rank * share.batch
+    lanes = lanes_touched(
+        0, share.global_batch, max(1, schedule.full_steps), layout.order.lanes, begin, begin + share.batch
+    )
+    return np.concatenate([layout.lane(int(lane)).unit for lane in lanes])
