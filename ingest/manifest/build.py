@@ -1,0 +1,181 @@
+"""From listed files and their footers to a manifest: columns resolved, schemas merged, units laid out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ingest.errors import SchemaError, SourceError
+from ingest.manifest.columns import common_type, find_column, names_in, output_type
+from ingest.manifest.listing import HIVE_NULL
+from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.spec import Source
+
+_RESERVED = ("sample_id", "valid")  # names that every batch has already
+_INT64 = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A schema, and the first file that has it."""
+
+    schema: pa.Schema
+    url: str
+
+
+def build_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source) -> Manifest:
+    """Merge the footers of all files.
+
+    Args:
+        files: sorted, as `list_files` gives them.
+        index: the rows of `index_files` over all of them, in any order.
+        source: its columns, fill and limit are settled here.
+
+    Returns:
+        The manifest; with 0 rows where all files are empty.
+
+    Raises:
+        SourceError: a file could not be read; of several, the first by path.
+        SchemaError: a column is missing, files disagree on its type, or `fill` does not fit it.
+    """
+    index = _in_file_order(files, index)
+    _raise_first_error(index)
+    seen = _distinct_schemas(index)
+    columns = source.columns or _all_columns(seen, files)
+    schema = pa.schema([pa.field(name, _column_type(name, wanted, seen, files)) for name, wanted in columns.items()])
+    _check_fill(source, schema)
+    return Manifest("parquet", tuple(files), _units(index, source.limit), schema, dict(columns))
+
+
+def _in_file_order(files: Sequence[FileEntry], index: pa.Table) -> pa.Table:
+    order = pc.index_in(pa.array([entry.url for entry in files]), index["url"].combine_chunks())
+    if order.null_count or len(index) != len(files):
+        raise SourceError(f"{len(files)} files were listed and {len(index)} indexed", hint="This is a bug in ingest")
+    return index.take(order)
+
+
+def _raise_first_error(index: pa.Table) -> None:
+    failed = index.filter(pc.is_valid(index["error"]))
+    if len(failed):
+        others = f" ({len(failed) - 1} more files cannot be read)" if len(failed) > 1 else ""
+        raise SourceError(failed["error"][0].as_py() + others, path=failed["url"][0].as_py())
+
+
+def _distinct_schemas(index: pa.Table) -> list[_Seen]:
+    encoded = index["schema"].cast(pa.binary()).combine_chunks()
+    first: dict[bytes, int] = {}
+    codes = encoded.dictionary_encode()
+    values, at = np.unique(codes.indices.to_numpy(), return_index=True)
+    for value, row in sorted(zip(values, at, strict=True), key=lambda pair: int(pair[1])):
+        first[codes.dictionary[int(value)].as_py()] = int(row)
+    return [_Seen(pa.ipc.read_schema(pa.py_buffer(raw)), index["url"][row].as_py()) for raw, row in first.items()]
+
+
+def _all_columns(seen: list[_Seen], files: Sequence[FileEntry]) -> dict[str, str]:
+    names = [name for one in seen for name in one.schema.names]
+    names += [key for entry in files for key, _ in entry.partitions]
+    columns = {name: name for name in names}
+    taken = [name for name in _RESERVED if name in columns]
+    if taken:
+        raise SchemaError(
+            f"the data has a column named {taken[0]}, a name that every batch has already",
+            path=seen[0].url,
+            hint=f"Give source.columns, with another output name: {{my_{taken[0]}: {taken[0]}}}",
+        )
+    return columns
+
+
+def _column_type(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> pa.DataType:
+    """The type that holds the column's values in every file; a file without it will give nulls."""
+    merged: pa.DataType | None = None
+    merged_in = ""
+    for one in seen:
+        column = find_column(one.schema, wanted)
+        if column is None:
+            continue
+        if one.schema.names.count(one.schema.field(column.field).name) > 1:
+            raise SchemaError(f"the file has two columns named '{wanted}'", path=one.url)
+        kind = output_type(column.type)
+        fitting = kind if merged is None else common_type(merged, kind)
+        if fitting is None:
+            raise SchemaError(
+                f"column '{wanted}' has type {merged} in {merged_in} and {kind} in {one.url}",
+                path=one.url,
+                hint="Rewrite the files of one kind, or read them as separate sources",
+            )
+        if fitting != merged:
+            merged, merged_in = fitting, one.url
+    if merged is not None:
+        return merged
+    values = [value for entry in files for key, value in entry.partitions if key == wanted]
+    if not values:
+        raise _missing(name, wanted, seen, files)
+    return _partition_type(values)
+
+
+def _partition_type(values: Iterable[str]) -> pa.DataType:
+    distinct = set(values) - {HIVE_NULL}
+    return pa.int64() if distinct and all(_INT64.fullmatch(value) for value in distinct) else pa.string()
+
+
+def _missing(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> SchemaError:
+    known = list(dict.fromkeys(known for one in seen for known in names_in(one.schema)))
+    known += [key for key in dict.fromkeys(key for entry in files for key, _ in entry.partitions) if key not in known]
+    near = difflib.get_close_matches(wanted, known, 1, cutoff=0.5)
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    head = wanted.rpartition(".")[0]
+    inside = next((c.type for one in seen for c in (find_column(one.schema, head),) if c), None) if head else None
+    why = (
+        f"; '{head}' is a {inside}, and dots go into structs only" if inside and not pa.types.is_struct(inside) else ""
+    )
+    asked = f"'{wanted}'" if name == wanted else f"'{wanted}' (for output '{name}')"
+    return SchemaError(
+        f"there is no column {asked}{why}; there are: {listed}",
+        path=seen[0].url,
+        hint=f"Did you mean '{near[0]}'?" if near else None,
+    )
+
+
+def _check_fill(source: Source, schema: pa.Schema) -> None:
+    for name, value in source.fill.items():
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, 1)
+            raise SchemaError(
+                f"source.fill names '{name}', which is no output column",
+                hint=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(schema.names)}",
+            )
+        kind = schema.field(name).type
+        try:
+            pa.scalar(value, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"source.fill: {value!r} does not fit column '{name}' of type {kind}: {error}") from None
+
+
+def _units(index: pa.Table, limit: int | None) -> Units:
+    """Row groups in file order without the empty ones; a limit shortens the last unit that it leaves."""
+    counts = pc.list_value_length(index["rows"]).to_numpy().astype(np.int64)
+    file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    file_begin = np.cumsum(counts) - counts
+    ordinal = (np.arange(len(file)) - file_begin[file]).astype(np.int32)
+    rows, encoded, decoded = (_flat(index[name]) for name in ("rows", "bytes", "memory_bytes"))
+    before = np.cumsum(rows) - rows
+    # The first group of each file that has any is where the file's own rows begin.
+    file_first = np.zeros(len(counts), np.int64)
+    file_first[counts > 0] = before[file_begin[counts > 0]]
+    file_row = before - file_first[file]
+    keep = rows > 0
+    if limit is not None:
+        keep &= before < limit
+        rows = np.minimum(rows, np.maximum(limit - before, 0))
+    return Units(file[keep], ordinal[keep], rows[keep], encoded[keep], decoded[keep], file_row[keep])
+
+
+def _flat(lists: pa.ChunkedArray) -> NDArray[np.int64]:
+    return pc.list_flatten(lists).to_numpy().astype(np.int64)

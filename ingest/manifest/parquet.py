@@ -1,0 +1,162 @@
+"""Parquet footers: what each file holds, as rows of an Arrow table that workers send to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ingest.errors import SourceError
+from ingest.manifest.columns import find_column
+from ingest.manifest.model import FileEntry
+from ingest.spec import Storage
+from ingest.storage.filesystem import FileSystem, open_filesystem
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("url", pa.string()),
+        ("error", pa.string()),  # why the file cannot be read; the other values are empty then
+        ("schema", pa.dictionary(pa.int32(), pa.binary())),  # the file's Arrow schema, serialised
+        ("rows", pa.list_(pa.int64())),  # of each row group
+        ("bytes", pa.list_(pa.int64())),  # of its wanted columns, as encoded in the file
+        ("memory_bytes", pa.list_(pa.int64())),  # of the same once decoded
+    ]
+)
+"""One row for each file."""
+
+TAIL_BYTES = 64 << 10  # one request fetches most footers whole
+_THREADS = 16
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+
+
+@dataclass(frozen=True)
+class Footer:
+    """A file's metadata and its Arrow schema (INT96 as microseconds, so that years beyond 2262 fit)."""
+
+    metadata: Any
+    schema: pa.Schema
+    has_int96: bool = field(default=False)
+
+
+def index_files(files: Sequence[FileEntry], columns: Mapping[str, str] | None, storage: Storage) -> pa.Table:
+    """Read the footers of some files; a file that cannot be read is a row with `error`, never an exception.
+
+    Args:
+        files: as listed, on one store.
+        columns: output name: source column; all columns when None.
+        storage: how to reach the store.
+
+    Returns:
+        A table of `INDEX_SCHEMA`, one row for each file, in order.
+    """
+    wanted = None if columns is None else tuple(columns.values())
+
+    def one(entry: FileEntry) -> dict[str, Any]:
+        try:
+            return _index_row(entry, read_footer(entry, open_filesystem(entry.url, storage)), wanted)
+        except SourceError as error:
+            text = error.message + (f". {error.hint}" if error.hint else "")
+            return {"url": entry.url, "error": text, "schema": None, "rows": [], "bytes": [], "memory_bytes": []}
+
+    remote = bool(files) and open_filesystem(files[0].url, storage).remote
+    if remote and len(files) > 1:
+        with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
+            rows = list(pool.map(one, files))
+    else:
+        rows = [one(entry) for entry in files]
+    plain = pa.schema([f.with_type(pa.binary()) if f.name == "schema" else f for f in INDEX_SCHEMA])
+    return pa.Table.from_pylist(rows, schema=plain).cast(INDEX_SCHEMA)
+
+
+def read_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:
+    """A file's footer, by one range request, or two where it is larger than 64 KiB.
+
+    Raises:
+        SourceError: the file is missing, truncated, encrypted, or not Parquet.
+    """
+    if entry.size < 12:
+        raise SourceError(f"not a Parquet file: it has {entry.size} bytes", path=entry.url)
+    tail = _tail(entry, filesystem, TAIL_BYTES)
+    _check_magic(entry, bytes(tail[-4:]), filesystem)
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if footer_bytes + 4 > entry.size:
+        raise SourceError(
+            f"the Parquet file is truncated or damaged: its footer should have {footer_bytes} bytes, "
+            f"the file has {entry.size}",
+            path=entry.url,
+        )
+    if footer_bytes > len(tail):
+        tail = _tail(entry, filesystem, footer_bytes)
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
+        return _footer(metadata)
+    except (OSError, pa.ArrowException) as error:
+        text = str(error)
+        if "encrypt" in text.lower() or "decrypt" in text.lower():
+            raise SourceError("the Parquet file is encrypted, which is not supported", path=entry.url) from error
+        raise SourceError(f"the Parquet footer is damaged: {text}", path=entry.url) from error
+
+
+def _footer(metadata: Any) -> Footer:
+    schema = metadata.schema
+    has_int96 = any(schema.column(i).physical_type == "INT96" for i in range(len(schema)))
+    if has_int96:
+        empty = pa.BufferReader(b"")
+        arrow = pq.ParquetFile(empty, metadata=metadata, coerce_int96_timestamp_unit="us").schema_arrow
+    else:
+        arrow = schema.to_arrow_schema()
+    return Footer(metadata, arrow.remove_metadata(), has_int96)
+
+
+def _tail(entry: FileEntry, filesystem: FileSystem, count: int) -> memoryview:
+    start = max(0, entry.size - count)
+    return memoryview(filesystem.read_ranges(entry.url, [(start, entry.size)], entry.etag)[0])
+
+
+def _check_magic(entry: FileEntry, magic: bytes, filesystem: FileSystem) -> None:
+    if magic == b"PAR1":
+        return
+    if magic == b"PARE":
+        raise SourceError("the Parquet file is encrypted, which is not supported", path=entry.url)
+    head = bytes(filesystem.read_ranges(entry.url, [(0, 4)], entry.etag)[0])
+    if head in (b"PAR1", b"PARE"):
+        raise SourceError(
+            "the Parquet file is truncated: it begins as one and does not end as one",
+            path=entry.url,
+            hint="Write or copy it again",
+        )
+    raise SourceError(f"not a Parquet file: it begins with {head!r}", path=entry.url)
+
+
+def _index_row(entry: FileEntry, footer: Footer, wanted: Sequence[str] | None) -> dict[str, Any]:
+    metadata, leaves = footer.metadata, wanted_leaves(footer, wanted)
+    rows, encoded, decoded = [], [], []
+    for ordinal in range(metadata.num_row_groups):
+        group = metadata.row_group(ordinal)
+        chunks = [group.column(leaf) for leaf in leaves]
+        rows.append(group.num_rows)
+        encoded.append(sum(chunk.total_compressed_size for chunk in chunks))
+        decoded.append(
+            sum(
+                max(chunk.total_uncompressed_size, chunk.num_values * _WIDTHS.get(chunk.physical_type, 0))
+                for chunk in chunks
+            )
+        )
+    if any(count < 0 for count in rows):
+        raise SourceError("the Parquet footer is damaged: a row group has fewer than 0 rows", path=entry.url)
+    schema = footer.schema.serialize().to_pybytes()
+    return {
+        "url": entry.url, "error": None, "schema": schema, "rows": rows, "bytes": encoded, "memory_bytes": decoded,
+    }  # fmt: skip
+
+
+def wanted_leaves(footer: Footer, sources: Sequence[str] | None) -> list[int]:
+    """The Parquet columns that hold the given source columns (all when None), in file order, each once."""
+    if sources is None:
+        return list(range(footer.metadata.num_columns))
+    columns = (find_column(footer.schema, source) for source in sources)
+    return sorted({leaf for column in columns if column is not None for leaf in column.leaves})

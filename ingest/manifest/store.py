@@ -1,0 +1,109 @@
+"""Manifests kept on disk, so that the next run on the same data lists files and reads no footer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.spec import Source, fingerprint
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+_META = b"ingest.manifest"
+_UNIT_TYPES = {"file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memory_bytes": "i8", "file_row": "i8"}
+
+
+def cache_key(files: Sequence[FileEntry], source: Source) -> str:
+    """A digest of everything that a manifest follows from: the listing with sizes and versions, columns, fill, limit."""
+    return fingerprint(
+        {
+            "version": FORMAT_VERSION,
+            "files": [[f.path, f.url, f.size, f.etag, f.partitions] for f in files],
+            "columns": None if source.columns is None else list(source.columns.items()),
+            "fill": source.fill,
+            "limit": source.limit,
+        }
+    )
+
+
+def load(folder: str | os.PathLike[str], key: str) -> Manifest | None:
+    """The manifest kept under `key`; None where there is none, or (said in the log) none that can be used."""
+    path = _path(folder, key)
+    if not path.exists():
+        return None
+    try:
+        return _from_table(pq.read_table(path, partitioning=None))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        log.warning("the cached manifest %s cannot be used and is built again: %s", path, error)
+        return None
+
+
+def save(folder: str | os.PathLike[str], key: str, manifest: Manifest) -> None:
+    """Keep a manifest under `key`. A folder that cannot be written is said in the log and changes nothing else."""
+    path = _path(folder, key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+        os.close(descriptor)
+        try:
+            pq.write_table(_to_table(manifest), temporary, compression="zstd")
+            os.replace(temporary, path)  # readers see the old file or the new one, never half of it
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        log.warning("the manifest cannot be kept in %s: %s", path.parent, error)
+
+
+def _path(folder: str | os.PathLike[str], key: str) -> Path:
+    return Path(folder) / f"manifest-{key}.parquet"
+
+
+def _to_table(manifest: Manifest) -> pa.Table:
+    """One row for each unit; the files and the schema, which are other tables, as Arrow IPC in the metadata."""
+    files = pa.table(
+        {
+            "path": pa.array([f.path for f in manifest.files], pa.string()),
+            "url": pa.array([f.url for f in manifest.files], pa.string()),
+            "size": pa.array([f.size for f in manifest.files], pa.int64()),
+            "etag": pa.array([f.etag for f in manifest.files], pa.string()),
+            "partitions": pa.array([json.dumps(f.partitions) for f in manifest.files], pa.string()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema) as writer:
+        writer.write_table(files)
+    facts = {"version": FORMAT_VERSION, "format": manifest.format, "columns": list(manifest.columns.items())}
+    table = pa.table({name: getattr(manifest.units, name) for name in _UNIT_TYPES})
+    return table.replace_schema_metadata(
+        {
+            _META: json.dumps(facts).encode(),
+            b"ingest.files": sink.getvalue().to_pybytes(),
+            b"ingest.schema": manifest.schema.serialize().to_pybytes(),
+        }
+    )
+
+
+def _from_table(table: pa.Table) -> Manifest:
+    meta = table.schema.metadata or {}
+    facts = json.loads(meta[_META])
+    if facts["version"] != FORMAT_VERSION:
+        raise ValueError(f"it has version {facts['version']}, and this is version {FORMAT_VERSION}")
+    files = pa.ipc.open_stream(pa.py_buffer(meta[b"ingest.files"])).read_all()
+    entries = tuple(
+        FileEntry(f["path"], f["url"], f["size"], f["etag"], tuple((k, v) for k, v in json.loads(f["partitions"])))
+        for f in files.to_pylist()
+    )
+    units = Units(**{name: table[name].to_numpy().astype(np.dtype(kind)) for name, kind in _UNIT_TYPES.items()})
+    schema = pa.ipc.read_schema(pa.py_buffer(meta[b"ingest.schema"]))
+    return Manifest(facts["format"], entries, units, schema, dict(facts["columns"]))

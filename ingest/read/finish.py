@@ -1,0 +1,137 @@
+"""From a file's own columns to the manifest's: output names and types, partition values, the policy on nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ingest.errors import ReadError
+from ingest.manifest.columns import Column, find_column
+from ingest.manifest.listing import HIVE_NULL
+from ingest.manifest.model import FileEntry
+from ingest.manifest.parquet import Footer
+
+Rows: TypeAlias = NDArray[np.int64] | slice | None
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which rows a table holds: `rows` of row group `ordinal` of a file."""
+
+    entry: FileEntry
+    footer: Footer
+    ordinal: int
+    rows: Rows
+
+    def file_row(self, row: int) -> int:
+        """The row inside the file of a table's row."""
+        if isinstance(self.rows, slice):
+            row += self.rows.start or 0
+        elif self.rows is not None:
+            row = int(self.rows[row])
+        metadata = self.footer.metadata
+        return row + sum(int(metadata.row_group(i).num_rows) for i in range(self.ordinal))
+
+
+def finish(
+    table: pa.Table, where: Where, schema: pa.Schema, columns: Mapping[str, str], fill: Mapping[str, Any]
+) -> pa.Table:
+    """The manifest's columns out of a table of the file's own.
+
+    Raises:
+        ReadError: a value does not fit, a null cannot be given, or a hive directory says otherwise than the file.
+    """
+    found = {name: find_column(where.footer.schema, columns[name]) for name in schema.names}
+    fields = sorted({column.field for column in found.values() if column is not None})
+    partitions = dict(where.entry.partitions)
+    arrays = []
+    for name in schema.names:
+        column, kind, source = found[name], schema.field(name).type, columns[name]
+        if column is None:
+            array = _constant(partitions.get(source), kind, len(table), where, source)
+        else:
+            raw = table.column(fields.index(column.field))
+            array = _cast(_inside(raw, column, where.footer.schema), kind, where, source)
+            if source in partitions:
+                _check_agrees(array, partitions[source], where, source)
+        arrays.append(_without_nulls(array, fill.get(name), where, name))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _inside(array: pa.ChunkedArray, column: Column, schema: pa.Schema) -> pa.ChunkedArray:
+    """A struct's field, null where the struct is; the file's other fields were not read, so it is found by name."""
+    kind = schema.field(column.field).type
+    indices = []
+    pruned = array.type
+    for step in column.steps:
+        name = kind.field(step).name
+        kind = kind.field(step).type
+        indices.append(pruned.get_field_index(name))
+        pruned = pruned.field(indices[-1]).type
+    return pc.struct_field(array, indices) if indices else array
+
+
+def _cast(array: pa.ChunkedArray, kind: pa.DataType, where: Where, source: str) -> pa.ChunkedArray:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = pa.chunked_array([chunk.storage for chunk in array.chunks], array.type.storage_type)
+    if array.type == kind:
+        return array
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise ReadError(f"column '{source}' does not fit {kind}: {error}", path=where.entry.url) from error
+
+
+def _constant(value: str | None, kind: pa.DataType, count: int, where: Where, source: str) -> pa.ChunkedArray:
+    """A hive partition's value, or nulls for a column that this file does not have."""
+    if value is None or value == HIVE_NULL:
+        return pa.chunked_array([pa.nulls(count, kind)])
+    return pa.chunked_array([pa.repeat(_partition_scalar(value, kind, where, source), count)])
+
+
+def _partition_scalar(value: str, kind: pa.DataType, where: Where, source: str) -> pa.Scalar:
+    try:
+        return pa.scalar(value, pa.string()).cast(kind)
+    except pa.ArrowException as error:
+        raise ReadError(
+            f"the hive directory {source}={value} does not fit the type of column '{source}', {kind}",
+            path=where.entry.url,
+        ) from error
+
+
+def _check_agrees(array: pa.ChunkedArray, value: str, where: Where, source: str) -> None:
+    if value == HIVE_NULL:
+        same = pc.is_null(array)
+    else:
+        same = pc.fill_null(pc.equal(array, _partition_scalar(value, array.type, where, source)), False)
+    row = pc.index(same, False).as_py()
+    if row >= 0:
+        raise ReadError(
+            f"column '{source}' is {array[row].as_py()!r} in the file, and its directory says {source}={value}",
+            path=where.entry.url,
+            row=where.file_row(row),
+        )
+
+
+def _without_nulls(array: pa.ChunkedArray, value: Any, where: Where, name: str) -> pa.ChunkedArray:
+    """Nulls filled where a value is given; refused where the type has no room for them."""
+    if not array.null_count:
+        return array
+    kind = array.type
+    if value is not None:
+        return pc.fill_null(array, pa.scalar(value, kind))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        row = pc.index(pc.is_null(array), True).as_py()
+        raise ReadError(
+            f"column '{name}' is null here, and {kind} has no value for that",
+            path=where.entry.url,
+            row=where.file_row(row),
+            hint=f"Say what stands for a null: source.fill: {{{name}: 0}}",
+        )
+    return array

@@ -1,0 +1,184 @@
+"""A Parquet row group, or a window of them, as an Arrow table: only the wanted columns, cut and cast, never combined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ingest.errors import ReadError, SourceError
+from ingest.manifest.model import FileEntry
+from ingest.manifest.parquet import Footer, wanted_leaves
+from ingest.read.finish import Rows, Where, finish
+from ingest.read.sources import cached_footer, open_chunks
+from ingest.spec import Storage
+from ingest.storage.filesystem import FileSystem, open_filesystem
+
+STREAM_BYTES = 256 << 20
+_BATCH_BYTES = 16 << 20  # of a unit that is streamed
+_STREAM_BUFFER_BYTES = 1 << 20  # of each of its columns
+
+
+class Piece(NamedTuple):
+    """Rows of one unit.
+
+    Attributes:
+        entry: the file.
+        ordinal: the row group.
+        rows: sorted int64 (n,) indices inside the unit; or a slice of step 1, which copies nothing: for a whole unit
+            slice(0, its rows in the manifest), so that a unit cut by `limit` stays cut; None takes what is there.
+    """
+
+    entry: FileEntry
+    ordinal: int
+    rows: Rows
+
+
+def read_window(
+    pieces: Sequence[Piece],
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    storage: Storage,
+    fill: Mapping[str, Any],
+    *,
+    stream_bytes: int = STREAM_BYTES,
+) -> pa.Table:
+    """The rows of several units one after another; the chunks stay as they were read.
+
+    Raises:
+        ReadError: as `read_unit`.
+    """
+    tables = [read_unit(*piece, schema, columns, storage, fill, stream_bytes=stream_bytes) for piece in pieces]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def read_unit(
+    entry: FileEntry,
+    ordinal: int,
+    rows: Rows,
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    storage: Storage,
+    fill: Mapping[str, Any],
+    *,
+    stream_bytes: int = STREAM_BYTES,
+) -> pa.Table:
+    """One row group of a file.
+
+    Args:
+        entry: the file, as the manifest has it.
+        ordinal: the row group inside it.
+        rows: see `Piece`.
+        schema: of the result, as the manifest has it: output names and types.
+        columns: output name: source column.
+        storage: how to reach the store.
+        fill: output name: the value that stands for a null.
+        stream_bytes: a unit with more uncompressed bytes is read in pieces, and only the asked rows are held.
+
+    Returns:
+        A table of `schema`. Nulls that are not filled stay where the type has room for them (floats, strings, bytes,
+        nested); in integers and booleans they are an error.
+
+    Raises:
+        ReadError: the file is not what the manifest says, is damaged, or holds a null that cannot be given.
+    """
+    filesystem = open_filesystem(entry.url, storage)
+    try:
+        footer = cached_footer(entry, filesystem)
+        _check_rows(entry, footer, ordinal, rows)
+        table = _read_group(entry, filesystem, footer, ordinal, rows, list(columns.values()), stream_bytes)
+    except SourceError as error:
+        raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
+    except (OSError, pa.ArrowException) as error:
+        raise ReadError(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
+    return finish(table, Where(entry, footer, ordinal, rows), schema, columns, fill)
+
+
+def _check_rows(entry: FileEntry, footer: Footer, ordinal: int, rows: Rows) -> None:
+    """Refuse a row group that does not have the rows asked for."""
+    groups = footer.metadata.num_row_groups
+    if ordinal >= groups:
+        raise _changed(entry, f"row group {ordinal} was listed, and the file has {groups}")
+    count = int(footer.metadata.row_group(ordinal).num_rows)
+    last = 0
+    if isinstance(rows, slice):
+        last = rows.stop or 0
+    elif rows is not None and len(rows):
+        last = int(rows[-1]) + 1
+    if last > count:
+        raise _changed(entry, f"row {last - 1} of row group {ordinal} was asked for, and it has {count} rows")
+
+
+def _changed(entry: FileEntry, what: str) -> ReadError:
+    return ReadError(f"the file has changed since it was listed: {what}", path=entry.url, hint="Start the run again")
+
+
+def _read_group(
+    entry: FileEntry,
+    filesystem: FileSystem,
+    footer: Footer,
+    ordinal: int,
+    rows: Rows,
+    sources: list[str],
+    stream_bytes: int,
+) -> pa.Table:
+    """The wanted leaves of one row group, `rows` of it; a table of the file's own top-level columns."""
+    group = footer.metadata.row_group(ordinal)
+    leaves = wanted_leaves(footer, sources)
+    if not leaves:  # partition columns and absent ones only; one column of nulls keeps the count
+        return _take(pa.table({"": pa.nulls(group.num_rows)}), rows)
+    memory_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+    stream = memory_bytes > stream_bytes
+    file = pq.ParquetFile(
+        open_chunks(entry, filesystem, group, leaves, whole=not stream),
+        metadata=footer.metadata,
+        pre_buffer=False,
+        buffer_size=_STREAM_BUFFER_BYTES if stream else 0,
+        coerce_int96_timestamp_unit="us" if footer.has_int96 else None,
+        page_checksum_verification=True,
+    )
+    if stream:
+        batch_rows = max(1, min(group.num_rows, group.num_rows * _BATCH_BYTES // memory_bytes))
+        return _stream(file, ordinal, leaves, group.num_rows, batch_rows, rows)
+    # ParquetFile finds columns by dotted name, which a literal dot makes ambiguous; its reader takes their numbers.
+    table = file.reader.read_row_group(ordinal, column_indices=leaves, use_threads=False)
+    if len(table) != group.num_rows:
+        raise pa.ArrowInvalid(f"{len(table)} rows came where the footer promises {group.num_rows}")
+    return _take(table, rows)
+
+
+def _take(table: pa.Table, rows: Rows) -> pa.Table:
+    if rows is None:
+        return table
+    if isinstance(rows, slice):
+        start, stop, _ = rows.indices(len(table))
+        return table if (start, stop) == (0, len(table)) else table.slice(start, stop - start)
+    return table.take(pa.array(rows))
+
+
+def _stream(file: Any, ordinal: int, leaves: list[int], group_rows: int, batch_rows: int, rows: Rows) -> pa.Table:
+    """Read a large row group a few MiB at a time, holding only the rows asked for."""
+    kept = []
+    start = 0
+    for batch in file.reader.iter_batches(batch_rows, [ordinal], column_indices=leaves, use_threads=False):
+        end = start + batch.num_rows
+        kept.append(_cut(batch, start, rows))
+        start = end
+    if start != group_rows:
+        raise pa.ArrowInvalid(f"{start} rows came where the footer promises {group_rows}")
+    return pa.Table.from_batches([batch for batch in kept if batch.num_rows] or kept[:1])
+
+
+def _cut(batch: Any, first: int, rows: Rows) -> Any:
+    """The asked rows of a batch that begins at row `first` of its unit."""
+    if rows is None:
+        return batch
+    if isinstance(rows, slice):
+        start, stop, _ = rows.indices(first + batch.num_rows)
+        begin = min(max(start - first, 0), batch.num_rows)
+        return batch.slice(begin, max(0, stop - first - begin))
+    low, high = np.searchsorted(rows, [first, first + batch.num_rows])
+    return batch.take(pa.array(rows[low:high] - first))

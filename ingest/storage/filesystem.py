@@ -1,0 +1,82 @@
+"""URL to filesystem: listing and byte ranges over local files, cloud stores and every other fsspec URL."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Protocol
+
+from ingest.errors import SourceError
+from ingest.spec import Storage
+from ingest.storage.base import Blob, FileInfo
+from ingest.storage.cloud import CLOUD_SCHEMES, CloudFiles
+from ingest.storage.generic import GenericFiles
+from ingest.storage.local import LocalFiles
+
+__all__ = ["Blob", "FileInfo", "FileSystem", "absolute_url", "open_filesystem", "split_url"]
+
+
+class FileSystem(Protocol):
+    """What the rest of ingest asks of a store. URLs are literal: nothing in them is unquoted or expanded.
+
+    Every method raises SourceError naming the URL: what is missing, denied, or not reachable.
+    """
+
+    @property
+    def remote(self) -> bool:
+        """Whether a request costs a round trip, so that ranges are worth coalescing and caching."""
+
+    def info(self, url: str) -> FileInfo | None:
+        """The file at `url`; None where there is no file (a directory is none)."""
+
+    def list(self, url: str) -> list[FileInfo]:
+        """Every file below the directory `url`, in any depth and order; empty where there is none."""
+
+    def is_directory(self, url: str) -> bool:
+        """Whether an empty listing of `url` means an empty directory; in cloud stores there is no such thing."""
+
+    def read_ranges(self, url: str, ranges: list[tuple[int, int]], etag: str | None = None) -> list[Blob]:
+        """Bytes [start, end) of each range, fetched at the same time; with `etag`, of that version or not at all."""
+
+    def local_path(self, url: str) -> str | None:
+        """The path on this machine, where `url` is one."""
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """(scheme, rest) of a literal URL; a plain path, or a file:// URL, has the scheme `file`."""
+    scheme, sep, rest = url.partition("://")
+    if not sep:
+        return "file", url
+    return scheme.lower(), rest
+
+
+def absolute_url(url: str) -> str:
+    """`url` as any process of this machine can open it: a local path becomes absolute, the rest stays literal."""
+    scheme, rest = split_url(url)
+    if scheme != "file":
+        return url
+    path = os.path.abspath(os.path.expanduser(rest))
+    return path + "/" if rest.endswith("/") and path != "/" else path
+
+
+def open_filesystem(url: str, storage: Storage) -> FileSystem:
+    """The filesystem of `url`, cached by process. It is never pickled: a worker opens its own from (url, storage).
+
+    Raises:
+        SourceError: the scheme is not known, or its library is not installed.
+    """
+    scheme, rest = split_url(url)
+    bucket = rest.partition("/")[0] if scheme in CLOUD_SCHEMES else ""
+    if scheme in CLOUD_SCHEMES and not bucket:
+        raise SourceError("the URL names no bucket", path=url, hint=f"Write {scheme}://bucket/path")
+    # A fork shares no connections with its parent: each process opens its own.
+    return _open(scheme, bucket, storage, os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _open(scheme: str, bucket: str, storage: Storage, _pid: int) -> FileSystem:
+    if scheme == "file":
+        return LocalFiles()
+    if scheme in CLOUD_SCHEMES:
+        return CloudFiles(scheme, bucket, storage)
+    return GenericFiles(scheme, storage)
