@@ -178,4 +178,5 @@ def _units(index: pa.Table, limit: int | None) -> Units:
 
 
 def _flat(lists: pa.ChunkedArray) -> NDArray[np.int64]:
-    return pc.list_flatten(lists).to_numpy().astype(np.int64)
+    flat: NDArray[np.int64] = pc.list_flatten(lists).to_numpy().astype(np.int64)
+    return flat

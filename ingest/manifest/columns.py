@@ -97,7 +97,7 @@ def names_in(schema: pa.Schema) -> list[str]:
     return list(below("", iter(schema)))
 
 
-def output_type(kind: pa.DataType) -> pa.DataType:
+def output_type(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911  # one line a type
     """The type that reading gives: dictionaries and extensions as what they hold, views as 64-bit offsets."""
     kind = _storage(kind)
     if pa.types.is_dictionary(kind):
@@ -123,7 +123,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:  # noqa: PLR0911  # one rule a type
     """The smallest output type that holds the values of both exactly; None where there is none."""
     if a == b or pa.types.is_null(b):
         return a

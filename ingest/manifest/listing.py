@@ -64,7 +64,7 @@ def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], boo
         if info.size == 0:
             raise SourceError("the file is empty (0 bytes)", path=path)
         return path.rpartition("/")[0], [info], True
-    below = filesystem.list(path)
+    below = filesystem.walk(path)
     if below or not re.search(r"[*?\[]", path):
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):
@@ -73,7 +73,7 @@ def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], boo
     base, pattern = _split_glob(path)
     allow_hidden = any(_hidden(part) for part in pattern.split("/"))
     match = re.compile(_glob_regex(pattern))
-    names = [(item, _relative(item.url, base)) for item in filesystem.list(base)]
+    names = [(item, _relative(item.url, base)) for item in filesystem.walk(base)]
     matched = [item for item, name in names if item.size and match.fullmatch(name) and (allow_hidden or _visible(name))]
     if not matched:
         raise SourceError("no file matches the glob", path=path, hint=f"{len(names)} files lie under {base}/")
@@ -126,7 +126,7 @@ def _common(bases: Iterable[str]) -> str:
             break
         shared.append(level[0])
     root = "/".join(shared)
-    return "" if root.endswith(":/") or root.endswith(":") else root
+    return "" if root.endswith((":", ":/")) else root
 
 
 def _relative(url: str, root: str) -> str:

@@ -24,7 +24,7 @@ _UNIT_TYPES = {"file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memo
 
 
 def cache_key(files: Sequence[FileEntry], source: Source) -> str:
-    """A digest of everything that a manifest follows from: the listing with sizes and versions, columns, fill, limit."""
+    """A digest of all that a manifest follows from: the listing with sizes and versions, columns, fill, limit."""
     return fingerprint(
         {
             "version": FORMAT_VERSION,
@@ -42,7 +42,7 @@ def load(folder: str | os.PathLike[str], key: str) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        return _from_table(pq.read_table(path, partitioning=None))
+        return _from_table(pq.ParquetFile(path, thrift_string_size_limit=2**31 - 1).read())
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         log.warning("the cached manifest %s cannot be used and is built again: %s", path, error)
         return None
@@ -57,7 +57,7 @@ def save(folder: str | os.PathLike[str], key: str, manifest: Manifest) -> None:
         os.close(descriptor)
         try:
             pq.write_table(_to_table(manifest), temporary, compression="zstd")
-            os.replace(temporary, path)  # readers see the old file or the new one, never half of it
+            Path(temporary).replace(path)  # readers see the old file or the new one, never half of it
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -81,7 +81,7 @@ def _to_table(manifest: Manifest) -> pa.Table:
         }
     )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, files.schema) as writer:
+    with pa.ipc.new_stream(sink, files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(files)
     facts = {"version": FORMAT_VERSION, "format": manifest.format, "columns": list(manifest.columns.items())}
     table = pa.table({name: getattr(manifest.units, name) for name in _UNIT_TYPES})

@@ -1,4 +1,4 @@
-"""A Parquet row group, or a window of them, as an Arrow table: only the wanted columns, cut and cast, never combined."""
+"""A Parquet row group, or a window of them, as an Arrow table of the wanted columns, its chunks never combined."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class CloudFiles:
             raise _explained(error, url) from error
         return FileInfo(self._root + found["path"], found["size"], found["e_tag"])
 
-    def list(self, url: str) -> list[FileInfo]:
+    def walk(self, url: str) -> list[FileInfo]:
         prefix = self._key(url).strip("/")
         try:
             return [
@@ -148,14 +148,26 @@ def _http(endpoint: str | None) -> dict[str, Any]:
     return {**_TIMEOUTS, "allow_http": bool(endpoint and endpoint.lower().startswith("http://"))}
 
 
+_CAUSES: tuple[tuple[type[Exception], str, str | None], ...] = (
+    (failures.PermissionDeniedError, "permission denied", "Check the credentials and the bucket's policy"),
+    (failures.UnauthenticatedError, "permission denied: the store does not accept the credentials", None),
+    (failures.PreconditionError, "the file has changed since it was listed", "Start the run again"),
+)
+_TEXTS: tuple[tuple[str, str, str | None], ...] = (
+    ("NoSuchBucket", "no such bucket", None),
+    ("ContainerNotFound", "no such container", None),
+    ("error sending request", "the store cannot be reached", "Check source.storage.endpoint_url"),
+    ("", "the store did not answer as it should", None),
+)
+
+
 def _explained(error: Exception, url: str) -> SourceError:
-    if isinstance(error, failures.PermissionDeniedError):
-        return SourceError("permission denied", path=url, hint="Check the credentials and the bucket's policy")
-    if isinstance(error, failures.UnauthenticatedError):
-        return SourceError("permission denied: the store does not accept the credentials", path=url)
-    if isinstance(error, failures.PreconditionError):
-        return SourceError("the file has changed since it was listed", path=url, hint="Start the run again")
-    return SourceError(f"the store did not answer as it should: {_first_line(error)}", path=url)
+    for kind, message, hint in _CAUSES:
+        if isinstance(error, kind):
+            return SourceError(message, path=url, hint=hint)
+    text = _first_line(error)
+    message, hint = next((message, hint) for part, message, hint in _TEXTS if part in text)
+    return SourceError(f"{message}: {text}", path=url, hint=hint)
 
 
 def _first_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 from ingest.errors import SourceError
@@ -29,7 +30,7 @@ class FileSystem(Protocol):
     def info(self, url: str) -> FileInfo | None:
         """The file at `url`; None where there is no file (a directory is none)."""
 
-    def list(self, url: str) -> list[FileInfo]:
+    def walk(self, url: str) -> list[FileInfo]:
         """Every file below the directory `url`, in any depth and order; empty where there is none."""
 
     def is_directory(self, url: str) -> bool:
@@ -55,7 +56,7 @@ def absolute_url(url: str) -> str:
     scheme, rest = split_url(url)
     if scheme != "file":
         return url
-    path = os.path.abspath(os.path.expanduser(rest))
+    path = os.path.abspath(Path(rest).expanduser())  # noqa: PTH100  # resolve() would replace links by their targets
     return path + "/" if rest.endswith("/") and path != "/" else path
 
 

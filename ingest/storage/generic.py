@@ -42,7 +42,7 @@ class GenericFiles:
             raise _explained(error, url) from error
         return self._file(found) if found["type"] == "file" else None
 
-    def list(self, url: str) -> list[FileInfo]:
+    def walk(self, url: str) -> list[FileInfo]:
         path = self._fs._strip_protocol(url)  # noqa: SLF001
         try:
             self._fs.invalidate_cache(path)  # a new run sees new objects
@@ -56,6 +56,7 @@ class GenericFiles:
         return bool(self._fs.isdir(self._fs._strip_protocol(url)))  # noqa: SLF001
 
     def read_ranges(self, url: str, ranges: list[tuple[int, int]], etag: str | None = None) -> list[Blob]:
+        del etag  # fsspec has no conditional reads; sizes are checked
         path = self._fs._strip_protocol(url)  # noqa: SLF001
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
         try:

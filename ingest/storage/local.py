@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from stat import S_ISREG
 
 from ingest.errors import SourceError
 from ingest.storage.base import Blob, FileInfo
@@ -15,16 +17,16 @@ class LocalFiles:
     remote = False
 
     def info(self, url: str) -> FileInfo | None:
-        path = self.local_path(url)
+        path = Path(self.local_path(url))
         try:
-            stat = os.stat(path)
+            stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise _explained(error, url) from error
-        return None if os.path.isdir(path) else _info(url, stat)
+        return _info(url, stat) if S_ISREG(stat.st_mode) else None
 
-    def list(self, url: str) -> list[FileInfo]:
+    def walk(self, url: str) -> list[FileInfo]:
         path = self.local_path(url)
         try:
             return list(_walk(path, url.rstrip("/") or "/", frozenset()))
@@ -34,7 +36,7 @@ class LocalFiles:
             raise _explained(error, url) from error
 
     def is_directory(self, url: str) -> bool:
-        return os.path.isdir(self.local_path(url))
+        return Path(self.local_path(url)).is_dir()
 
     def read_ranges(self, url: str, ranges: list[tuple[int, int]], etag: str | None = None) -> list[Blob]:
         try:
@@ -62,7 +64,7 @@ def _info(url: str, stat: os.stat_result) -> FileInfo:
 
 
 def _walk(path: str, url: str, above: frozenset[tuple[int, int]]) -> Iterator[FileInfo]:
-    stat = os.stat(path)
+    stat = Path(path).stat()
     here = (stat.st_dev, stat.st_ino)
     if here in above:
         return
