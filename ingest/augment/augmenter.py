@@ -1,0 +1,194 @@
+"""The augmenter: rows of Arrow tables in, one finished batch out, the pixels a function of (seed, pass, sample id)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest import rng
+from ingest.augment.collate import Pieces, collate, gather
+from ingest.augment.decode import decode_whole
+from ingest.augment.headers import Header, read_header
+from ingest.augment.render import Plan, allocate
+from ingest.augment.windows import check, draws, steps
+from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
+from ingest.errors import SampleError, StageError
+from ingest.spec import Augment
+
+CHUNK_ROWS = 16  # decoded together and then resized: their pixels stay in the cache in between
+_DEVICE_WORKERS = 2  # one batch is copied back while the next one runs
+
+
+class BadSampleError(SampleError):
+    """One image of a batch cannot be used.
+
+    Attributes:
+        index: its position in the batch.
+    """
+
+    index: int
+
+
+class Augmenter:
+    """Decodes, augments and collates batches. For any number of threads at a time.
+
+    A batch's rows are split into chunks, and each of `threads` workers takes a chunk at a time through its own
+    single-threaded DALI pipeline and OpenCV. So two calls at a time keep all workers busy to the last row, and neither
+    the number of threads nor the rows of a call can change a pixel.
+
+    Attributes:
+        notes: how many images had what fault that could be passed over (`broken EXIF`).
+    """
+
+    def __init__(
+        self, spec: Augment, *, seed: int, batch_rows: int, threads: int, device_id: int | None = None
+    ) -> None:
+        """Builds the pipelines.
+
+        Args:
+            spec: the spec's `augment`.
+            seed: the spec's `order.seed`.
+            batch_rows: most rows of a call.
+            threads: decoding threads, one core each when busy.
+            device_id: the GPU to decode and augment on; None for the CPU.
+
+        Raises:
+            SpecError: the ops are in an order that has no meaning.
+        """
+        self._ops = spec.pipeline
+        self._column = spec.column
+        self._seed = seed
+        self._batch_rows = batch_rows
+        self._draws = max(1, draws(self._ops))
+        self._closed = False
+        self._workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._all: list[Worker] = []
+        self.notes: Counter[str] = Counter()
+        self._notes_lock = threading.Lock()
+        check(self._ops)
+        if not self._ops:
+            return
+        if device_id is None:
+            self._chunk = max(1, min(CHUNK_ROWS, -(-batch_rows // threads)))
+            self._all = [CpuWorker(self._ops, self._chunk) for _ in range(threads)]
+        else:
+            self._chunk = batch_rows
+            self._all = [DeviceWorker(self._ops, batch_rows, threads, device_id) for _ in range(_DEVICE_WORKERS)]
+        for worker in self._all:
+            worker.warm_up()
+            self._workers.put(worker)
+        self._pool = ThreadPoolExecutor(len(self._all), thread_name_prefix="augment")
+
+    def __call__(
+        self, pieces: Pieces, sample_ids: NDArray[np.int64], pass_: int, valid: NDArray[np.bool_] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """One batch: `spec.column` augmented, every other column as `collate` gives it.
+
+        Args:
+            pieces: (table, row indices int64 (rows,)) in the order of the batch; 1 to `batch_rows` rows in all.
+            sample_ids: int64 (rows,).
+            pass_: how many times the data has been gone through before.
+            valid: bool (rows,); a bad image in a row that only fills up (false) leaves zeros there instead of failing.
+
+        Returns:
+            Images are uint8 (rows, height, width, 3), or as `normalize` says; where the ops leave images of different
+            sizes, an object array of (height, width, 3) arrays.
+
+        Raises:
+            BadSampleError: an image cannot be used: the first one in the order of the batch. The augmenter lives on.
+            ReadError: a column is missing or does not hold what it must.
+        """
+        batch, failures = self.attempt(pieces, sample_ids, pass_)
+        for index in sorted(failures):
+            if valid is None or valid[index]:
+                raise _located(failures[index], index)
+        return batch
+
+    def attempt(
+        self, pieces: Pieces, sample_ids: NDArray[np.int64], pass_: int
+    ) -> tuple[dict[str, NDArray[Any]], dict[int, SampleError]]:
+        """As a call, but bad images are returned, by their position in the batch; their rows of images are zero.
+
+        Raises:
+            ReadError: a column is missing or does not hold what it must.
+        """
+        if self._closed:
+            raise StageError("the augmenter is closed", stage="augment")
+        if not self._ops:
+            return collate(pieces), {}
+        encoded = gather(pieces, self._column)
+        if len(encoded) != len(sample_ids) or len(encoded) > self._batch_rows:
+            raise StageError(
+                f"{len(encoded)} rows with {len(sample_ids)} sample ids, at most {self._batch_rows}", stage="augment"
+            )
+        job, failures = self._job(encoded, sample_ids, pass_)
+        rows = [row for row in range(len(encoded)) if row not in failures]
+        chunks = [rows[at : at + self._chunk] for at in range(0, len(rows), self._chunk)]
+        work = [self._pool.submit(self._run, job, chunk) for chunk in chunks]
+        rest = collate(pieces, skip=(self._column,))
+        for done in work:
+            failures.update(done.result())
+        for row in failures:
+            job.out[row] = 0 if job.out.dtype != object else np.zeros((0, 0, 3), np.uint8)
+        return {self._column: job.out, **rest}, failures
+
+    def close(self) -> None:
+        """Waits for running calls and gives threads, pipelines and device memory back."""
+        if not self._closed:
+            self._closed = True
+            if self._all:
+                self._pool.shutdown(wait=True)
+            for worker in self._all:
+                worker.close()
+
+    def _job(
+        self, encoded: Sequence[NDArray[np.uint8] | None], sample_ids: NDArray[np.int64], pass_: int
+    ) -> tuple[Job, dict[int, SampleError]]:
+        """Headers and windows of a batch, and what is wrong with rows that need no decoding to tell."""
+        failures: dict[int, SampleError] = {}
+        headers: list[Header | None] = [None] * len(encoded)
+        whole: dict[int, NDArray[np.uint8]] = {}
+        shapes = np.ones((len(encoded), 2), np.int64)
+        for row, data in enumerate(encoded):
+            try:
+                headers[row] = header = self._header(data)
+                shapes[row] = header.upright
+                if data is not None and not header.dali:
+                    whole[row] = decode_whole(data, header)
+                    shapes[row] = whole[row].shape[:2]  # AVIF has a rotation of its own
+            except SampleError as error:
+                failures[row] = error
+                continue
+            if header.note:
+                with self._notes_lock:
+                    self.notes[header.note] += 1
+        numbers = rng.uniforms(self._seed, pass_, sample_ids, self._draws)
+        found, problems = steps(self._ops, shapes, numbers)
+        for row, problem in problems.items():
+            failures.setdefault(row, SampleError(problem))
+        return Job(encoded, headers, whole, Plan(found), allocate(self._ops, len(encoded))), failures
+
+    def _header(self, data: NDArray[np.uint8] | None) -> Header:
+        if data is None:
+            raise SampleError(f"null in column '{self._column}', where an image should be")
+        return read_header(data)
+
+    def _run(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
+        worker = self._workers.get()
+        try:
+            return worker.run(job, rows)
+        finally:
+            self._workers.put(worker)
+
+
+def _located(error: SampleError, index: int) -> BadSampleError:
+    bad = BadSampleError(error.message, hint=error.hint)
+    bad.index = index
+    return bad

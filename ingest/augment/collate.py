@@ -1,0 +1,212 @@
+"""Arrow rows to NumPy: encoded images as views, every other column as an array whose dtype its Arrow type decides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from ingest.errors import ReadError
+
+Pieces = Sequence[tuple[pa.Table, NDArray[np.int64]]]
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+def gather(pieces: Pieces, column: str) -> list[NDArray[np.uint8] | None]:
+    """Views of the encoded values of a batch; nothing is copied from binary, string and fixed-size columns.
+
+    Args:
+        pieces: (table, row indices int64 (rows,)) in the order of the batch. The tables may be chunked or sliced.
+        column: a column of bytes.
+
+    Returns:
+        For each row a read-only uint8 (bytes,), valid as long as its table; None for null.
+
+    Raises:
+        ReadError: there is no such column, or it does not hold bytes.
+    """
+    out: list[NDArray[np.uint8] | None] = []
+    for table, rows in pieces:
+        first = len(out)
+        out += [None] * len(rows)
+        for chunk, local, places in _chunks(table, rows, column):
+            for place, view in zip((first + places).tolist(), _views(chunk, local, column), strict=True):
+                out[place] = view
+    return out
+
+
+def collate(pieces: Pieces, skip: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    """The columns of a batch as NumPy arrays. The dtype of each depends on its Arrow type alone:
+
+    - integers, floats, bools: the same in NumPy, (rows,); a null float is NaN
+    - date, timestamp, duration: datetime64 and timedelta64 of the same unit (UTC, where there is a zone); null is NaT
+    - fixed_size_list<T>: (rows, k, ...) of what T gives; a null row of floats is NaN throughout
+    - strings, binary: object array of str or bytes, or None
+    - list<number>: object array of 1-D arrays, of any lengths, or None
+    - null, struct, map, decimal, time and other lists: object array of Python values
+
+    Args:
+        pieces: (table, row indices int64 (rows,)) in the order of the batch; all tables have the same columns.
+        skip: names left out.
+
+    Returns:
+        Column name: array (rows, ...), writable, sharing no memory with the tables.
+
+    Raises:
+        ReadError: a null where NumPy has none (integers, bools), or tables that disagree on a column.
+    """
+    names = [name for name in (pieces[0][0].column_names if pieces else ()) if name not in skip]
+    return {name: _column(pieces, name) for name in names}
+
+
+def _chunks(
+    table: pa.Table, rows: NDArray[np.int64], column: str
+) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int64]]]:
+    """(chunk, rows inside it, their places among `rows`) for every chunk that holds some of the rows."""
+    try:
+        chunks = table.column(column).chunks
+    except KeyError:
+        raise ReadError(f"no column '{column}' in a block; it has {', '.join(table.column_names)}") from None
+    places = np.arange(len(rows))
+    if len(chunks) == 1:
+        yield chunks[0], rows, places
+        return
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    home = np.searchsorted(ends, rows, side="right")
+    for index in np.unique(home).tolist():
+        here = places[home == index]
+        yield chunks[index], rows[here] - (ends[index] - len(chunks[index])), here
+
+
+def _views(chunk: pa.Array, rows: NDArray[np.int64], column: str) -> list[NDArray[np.uint8] | None]:
+    kind = chunk.type
+    if pt.is_dictionary(kind) or pt.is_binary_view(kind) or pt.is_string_view(kind):
+        chunk, rows = _plain_bytes(chunk.take(pa.array(rows))), np.arange(len(rows))
+        kind = chunk.type
+    if pt.is_fixed_size_binary(kind):
+        starts = (rows + chunk.offset) * kind.byte_width
+        stops = starts + kind.byte_width
+        data = chunk.buffers()[1]
+    elif pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_string(kind) or pt.is_large_string(kind):
+        wide = pt.is_large_binary(kind) or pt.is_large_string(kind)
+        _, ends, data = chunk.buffers()
+        offsets = np.frombuffer(ends, np.int64 if wide else np.int32)[chunk.offset :]
+        starts, stops = offsets[rows], offsets[rows + 1]
+    else:
+        raise ReadError(
+            f"column '{column}' is {kind}, and encoded images are binary",
+            hint="Name a field inside a struct with dots, such as image.bytes, in source.columns",
+        )
+    held = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+    views: list[NDArray[np.uint8] | None] = [
+        held[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]
+    if chunk.null_count:
+        for row in np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False)[rows]).tolist():
+            views[row] = None
+    return views
+
+
+def _plain_bytes(array: pa.Array) -> pa.Array:
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pt.is_binary_view(array.type) or pt.is_string_view(array.type):
+        array = array.cast(pa.large_binary())
+    return array
+
+
+def _column(pieces: Pieces, name: str) -> NDArray[Any]:
+    """One column of the batch: rows picked chunk by chunk, put together, then put in order."""
+    parts, places, first = [], [], 0
+    for table, rows in pieces:
+        for chunk, local, here in _chunks(table, rows, name):
+            parts.append(_picked(chunk, local))
+            places.append(first + here)
+        first += len(rows)
+    types = {str(part.type) for part in parts}
+    if len(types) > 1:
+        raise ReadError(f"column '{name}' is {' here and '.join(sorted(types))} there")
+    if not parts:  # no rows: the dtype is the type's all the same
+        return _array(pa.array([], pieces[0][0].schema.field(name).type), name)
+    values = _array(parts[0] if len(parts) == 1 else pa.concat_arrays(parts), name)
+    out = np.empty_like(values)
+    out[np.concatenate(places)] = values
+    return out
+
+
+def _picked(chunk: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
+    picked = chunk.take(pa.array(rows))
+    return picked.dictionary_decode() if pt.is_dictionary(picked.type) else picked
+
+
+def _array(array: pa.Array, name: str) -> NDArray[Any]:
+    """An Arrow array as NumPy, possibly a read-only view; `collate` states the rule for each type."""
+    kind = array.type
+    if isinstance(kind, pa.ExtensionType | pa.BaseExtensionType):
+        values = _array(array.storage, name)
+        shape = getattr(kind, "shape", None)  # a fixed-shape tensor
+        return values.reshape(len(array), *shape) if shape and values.ndim == 2 else values
+    if _is_plain(kind):
+        if array.null_count and not (pt.is_floating(kind) or pt.is_temporal(kind)):
+            raise ReadError(
+                f"column '{name}' is {kind} and holds {array.null_count} nulls in this batch; NumPy has no null for it",
+                hint=f"Give source.fill: {{{name}: VALUE}}",
+            )
+        plain: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return plain.astype(kind.to_pandas_dtype(), copy=False) if pt.is_floating(kind) else plain
+    if pt.is_fixed_size_list(kind):
+        return _fixed_lists(array, name)
+    if (pt.is_list(kind) or pt.is_large_list(kind)) and _is_plain(kind.value_type):
+        return _lists(array, name)
+    return _objects(array.to_pylist())
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    clock = pt.is_time(kind)  # time of day has no NumPy dtype
+    return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind) or (pt.is_temporal(kind) and not clock)
+
+
+def _fixed_lists(array: pa.FixedSizeListArray, name: str) -> NDArray[Any]:
+    size = array.type.list_size
+    missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    if missing is not None and not _holds_nulls(array.type.value_type):
+        raise ReadError(
+            f"column '{name}' is {array.type} and has {array.null_count} null rows in this batch",
+            hint="NumPy has no null for them: leave the column out, or fill it where it is written",
+        )
+    inner = array.values.slice(array.offset * size, len(array) * size)
+    if missing is not None:  # what stands under a null row is undefined, and may be null itself
+        keep = np.flatnonzero(~np.repeat(missing, size))
+        found = _array(inner.take(pa.array(keep)), name)
+        values = np.full((len(inner), *found.shape[1:]), None if found.dtype == object else np.nan, found.dtype)
+        values[keep] = found
+    else:
+        values = _array(inner, name)
+    return values.reshape(len(array), size, *values.shape[1:])
+
+
+def _holds_nulls(kind: pa.DataType) -> bool:
+    """Whether an array of this type has a value for null: NaN, NaT or None."""
+    if pt.is_fixed_size_list(kind):
+        return _holds_nulls(kind.value_type)
+    return pt.is_floating(kind) or pt.is_temporal(kind) or not _is_plain(kind)
+
+
+def _lists(array: pa.ListArray | pa.LargeListArray, name: str) -> NDArray[np.object_]:
+    ends = array.offsets.to_numpy()
+    values = np.array(_array(array.values.slice(int(ends[0]), int(ends[-1] - ends[0])), name))
+    cuts = (ends - ends[0]).tolist()
+    rows: list[NDArray[Any] | None] = [values[a:b] for a, b in itertools.pairwise(cuts)]
+    if array.null_count:
+        for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+            rows[row] = None
+    return _objects(rows)
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    return np.fromiter(values, dtype=object, count=len(values))

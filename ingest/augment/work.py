@@ -1,0 +1,190 @@
+"""What one worker of the augmenter does with a chunk of a batch, on the CPU or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.augment.decode import CropDecoder
+from ingest.augment.graph import Runner, device_pipeline, reason
+from ingest.augment.headers import Header, first_bytes
+from ingest.augment.render import Plan, Renderer
+from ingest.augment.windows import kinds
+from ingest.errors import SampleError, StageError
+from ingest.ops import Normalize, Op
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch in the making; lists and arrays are by row.
+
+    Attributes:
+        encoded: uint8 (bytes,), or None.
+        headers: None where the row has failed before.
+        whole: images that DALI does not decode, decoded: uint8 (height, width, 3), upright.
+        plan: windows and steps.
+        out: where results go.
+    """
+
+    encoded: Sequence[NDArray[np.uint8] | None]
+    headers: Sequence[Header | None]
+    whole: dict[int, NDArray[np.uint8]]
+    plan: Plan
+    out: NDArray[Any]
+
+
+class Worker(Protocol):
+    """Not for two threads at a time."""
+
+    def warm_up(self) -> None: ...
+
+    def run(self, job: Job, rows: list[int]) -> dict[int, SampleError]: ...
+
+    def close(self) -> None: ...
+
+
+class CpuWorker:
+    """DALI decodes windows, OpenCV does the rest."""
+
+    def __init__(self, ops: Sequence[Op], chunk_rows: int) -> None:
+        self._decode = CropDecoder(chunk_rows)
+        self._render = Renderer(ops)
+
+    def warm_up(self) -> None:
+        self._decode.warm_up()
+
+    def close(self) -> None:
+        self._decode.close()
+
+    def run(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
+        """Writes the rows' results; returns what is wrong with those that failed."""
+        failures: dict[int, SampleError] = {}
+        for row, pixels in crops(self._decode, job, rows):
+            if isinstance(pixels, SampleError):
+                failures[row] = pixels
+                continue
+            try:
+                self._render(pixels, job.plan, row, job.out)
+            except cv2.error as error:
+                failures[row] = SampleError(f"an image of {pixels.shape} that OpenCV cannot resize ({error.err})")
+        return failures
+
+
+class DeviceWorker:
+    """DALI does everything on a GPU, and results come back to the host.
+
+    Images that DALI does not decode, and those that EXIF turns (no DALI graph transposes some images of a batch), are
+    decoded on the CPU as `CpuWorker` does and join on the device after decoding. Which way an image goes depends on its
+    header alone, so its pixels stay a function of the sample.
+    """
+
+    def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int) -> None:
+        last = ops[-1]
+        normalize = last if isinstance(last, Normalize) else None
+        self._kinds = kinds(ops)
+        self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, self._kinds, normalize, decode=True))
+        self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, self._kinds, normalize, decode=False))
+        self._decode = CropDecoder(rows)
+
+    def warm_up(self) -> None:
+        self._direct.build()  # the other two are rarely needed, and come with the first image that needs them
+
+    def close(self) -> None:
+        for part in (self._direct, self._uploaded, self._decode):
+            part.close()
+
+    def run(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
+        """Writes the rows' results; returns what is wrong with those that failed."""
+        direct: list[int] = []
+        hosted: list[int] = []
+        for row in rows:
+            header = job.headers[row]
+            turned = header is not None and header.orientation != 1
+            (hosted if row in job.whole or turned else direct).append(row)
+        failures = self._run_direct(job, direct)
+        kept: dict[int, NDArray[np.uint8]] = {}
+        for row, pixels in crops(self._decode, job, hosted):
+            if isinstance(pixels, SampleError):
+                failures[row] = pixels
+            else:
+                kept[row] = np.array(pixels)  # the decoder's memory is good until the next row only
+        if kept:
+            found = list(kept)
+            _store(job, found, self._uploaded({"pixels": list(kept.values()), **self._inputs(job, found)}))
+        return failures
+
+    def _run_direct(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
+        if not rows:
+            return {}
+        try:
+            _store(job, rows, self._direct(self._encoded(job, rows)))
+        except RuntimeError as error:
+            return self._one_by_one(job, rows, error)
+        return {}
+
+    def _one_by_one(self, job: Job, rows: list[int], error: RuntimeError) -> dict[int, SampleError]:
+        failures: dict[int, SampleError] = {}
+        for row in rows:
+            try:
+                _store(job, [row], self._direct(self._encoded(job, [row])))
+            except RuntimeError as bad:
+                header, data = job.headers[row], job.encoded[row]
+                assert header is not None
+                assert data is not None
+                failures[row] = SampleError(
+                    f"{header.format} that DALI cannot decode ({reason(bad)}); {first_bytes(data)}"
+                )
+        if not failures:
+            raise StageError(
+                "DALI failed on several images together and on none of them alone", stage="augment", cause=reason(error)
+            ) from error
+        return failures
+
+    def _encoded(self, job: Job, rows: list[int]) -> dict[str, Any]:
+        window = job.plan.windows[rows].astype(np.int32)
+        return {
+            "encoded": [job.encoded[row] for row in rows],
+            "anchor": np.ascontiguousarray(window[:, :2]),
+            "shape": np.ascontiguousarray(window[:, 2:]),
+            **self._inputs(job, rows),
+        }
+
+    def _inputs(self, job: Job, rows: list[int]) -> dict[str, Any]:
+        inputs: dict[str, Any] = {}
+        for i, step in enumerate(job.plan.steps[1:], 1):
+            values = step.values[rows]
+            if step.kind == "window":
+                inputs[f"anchor{i}"] = np.ascontiguousarray(values[:, :2], np.int32)
+                inputs[f"shape{i}"] = np.ascontiguousarray(values[:, 2:], np.int32)
+            else:
+                name, dtype = ("size", np.float32) if step.kind == "scale" else ("flip", np.int32)
+                inputs[f"{name}{i}"] = np.ascontiguousarray(values, dtype)
+        return inputs
+
+
+def crops(decode: CropDecoder, job: Job, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8] | SampleError]]:
+    """(row, the pixels of its window or what is wrong), each to be used up before the next; in no promised order."""
+    listed = [(row, job.encoded[row], job.headers[row]) for row in rows if row not in job.whole]
+    if listed:
+        kept, encoded, headers = zip(*listed, strict=True)
+        for i, pixels in decode(encoded, headers, job.plan.windows[list(kept)]):
+            yield kept[i], pixels
+    if job.whole:
+        for row in rows:
+            if row in job.whole:
+                y, x, height, width = job.plan.windows[row].tolist()
+                yield row, job.whole[row][y : y + height, x : x + width]
+
+
+def _store(job: Job, rows: list[int], results: Any) -> None:
+    host = results.as_cpu()
+    if job.out.dtype != object:
+        job.out[rows] = np.asarray(host.as_tensor())
+    else:
+        for i, row in enumerate(rows):
+            job.out[row] = np.array(host[i])
