@@ -92,7 +92,7 @@ def _photographs() -> list[NDArray[np.uint8]]:
 
 
 def _noise(seed: int, size: tuple[int, int]) -> NDArray[np.int16]:
-    """Int16 (fields, 2 * height, 2 * width, 3), grey: drawn once (drawing costs more than encoding) and cut by images."""
+    """Int16 (fields, 2 * height, 2 * width, 3), grey: drawn once, as drawing costs more than encoding."""
     draw = np.random.default_rng((seed, 0)).normal(0, 6, (NOISE_FIELDS, 2 * size[1], 2 * size[0], 1))
     return np.repeat(draw.astype(np.int16), 3, axis=3)
 

@@ -1,0 +1,327 @@
+"""The spec: what it accepts, what it refuses and how it says so, and what its fingerprint depends on."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import jsonschema
+import pydantic
+import pytest
+import yaml
+
+from ingest.errors import SpecError
+from ingest.ops import CenterCrop, Flip, Normalize, RandomResizedCrop, Resize, sides
+from ingest.spec import Spec, json_schema
+
+pytestmark = pytest.mark.unit
+
+FULL = {
+    "source": {
+        "path": "s3://bucket/train/",
+        "format": "parquet",
+        "columns": {"image": "image.bytes", "label": "label"},
+        "fill": {"label": -1},
+        "limit": 1000,
+        "storage": {"endpoint_url": "http://127.0.0.1:9000", "region": "us-east-1", "anonymous": True},
+    },
+    "order": {"seed": 7, "shuffle": "window", "window_bytes": "64MiB", "interleave": 4, "lanes": 8},
+    "read": {"readers": 2, "cpus": 0.5},
+    "augment": {"ops": [{"random_resized_crop": {"size": 224}}, "flip", {"normalize": {}}], "device": "cpu"},
+    "batch": {"size": 32, "last": "pad"},
+    "loader": {"framework": "torch", "prefetch_batches": 3},
+    "errors": {"on_bad_sample": "raise"},
+}
+
+
+def with_(path: str, value) -> dict:
+    """FULL with one dotted key set."""
+    spec = copy.deepcopy(FULL)
+    *sections, key = path.split(".")
+    place = spec
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[key] = value
+    return spec
+
+
+def refusal(spec: dict) -> str:
+    with pytest.raises(SpecError) as caught:
+        Spec.load(spec)
+    return str(caught.value)
+
+
+def test_a_path_is_enough():
+    spec = Spec(source={"path": "data"})
+    assert spec.source.paths == ("data",)
+    assert (spec.order.seed, spec.order.shuffle, spec.order.window_bytes) == (0, "window", 256 * 2**20)
+    assert (spec.order.lanes, spec.order.interleave) == ("auto", "auto")
+    assert spec.augment.pipeline == ()
+    assert spec.batch.per_rank(3) == 256
+    assert (spec.batch.last, spec.loader.framework, spec.errors.on_bad_sample) == ("drop", "numpy", "raise")
+
+
+def test_yaml_and_mapping_agree(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(FULL), encoding="utf-8")
+    assert Spec.load(path) == Spec.load(str(path)) == Spec.load(FULL) == Spec(**FULL)
+
+
+def test_a_spec_is_its_own_spec():
+    spec = Spec.load(FULL)
+    assert Spec.load(spec) is spec
+
+
+def test_json_keeps_a_spec():
+    spec = Spec.load(FULL)
+    assert json.loads(spec.model_dump_json())["order"]["window_bytes"] == 64 * 2**20
+    plain = Spec.load(with_("augment", {"recipe": "imagenet_train"}))
+    again = Spec.load(json.loads(plain.model_dump_json()))
+    assert again == plain
+    assert again.fingerprint == plain.fingerprint
+
+
+def test_loading_leaves_the_mapping_as_it_was():
+    before = copy.deepcopy(FULL)
+    Spec.load(FULL)
+    assert before == FULL
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [(None, "batch"), ("batch", "size"), ("source", "path"), ("order", "seed"), ("augment", "ops")],
+)
+def test_frozen(section, key):
+    spec = Spec.load(FULL)
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        setattr(getattr(spec, section) if section else spec, key, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("sorce", "source"),
+        ("order.sed", "seed"),
+        ("order.shufle", "shuffle"),
+        ("batch.sise", "size"),
+        ("source.storage.endpoint", "endpoint_url"),
+        ("loader.prefetch", "prefetch_batches"),
+        ("augment.recipes", "recipe"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
+    assert f"{path}: unknown key; did you mean '{nearest}'?" in refusal(with_(path, 1))
+
+
+def test_an_unknown_key_near_to_none_lists_them_all():
+    assert "batch.zzz: unknown key; known: size, global_size, last" in refusal(with_("batch.zzz", 1))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("source.path", "", "source.path: is empty"),
+        ("source.path", [], "source.path: is empty"),
+        ("source.path", ["a", ""], "source.path: is empty"),
+        ("source.format", "csv", "got 'csv'"),
+        ("source.columns", {}, "columns: is empty"),
+        ("source.fill", {"lable": 0}, "lable is not an output name"),
+        ("source.limit", 0, "source.limit"),
+        ("order.seed", -1, "order.seed"),
+        ("order.seed", 2**63, "order.seed"),
+        ("order.shuffle", "global", "'none', 'window' or 'full'"),
+        ("order.window_bytes", 0, "order.window_bytes"),
+        ("order.window_bytes", "12 parsecs", "order.window_bytes"),
+        ("order.interleave", 0, "order.interleave"),
+        ("order.lanes", 12, "is 12, and must be a power of two: 8 or 16, say"),
+        ("order.lanes", "many", "order.lanes"),
+        ("read.readers", 0, "read.readers"),
+        ("read.cpus", 0, "read.cpus"),
+        ("augment.recipe", "imagenet", "augment.recipe"),
+        ("augment.recipe", "none", "give recipe or ops, not both"),
+        ("augment.ops", ["flop"], "unknown op 'flop'; did you mean 'flip'?"),
+        ("augment.ops", ["sharpen"], "unknown op 'sharpen'"),
+        ("augment.ops", [{"flip": {}, "resize": {}}], "an op is its name, or a mapping of one name"),
+        ("augment.ops", [7], "an op is its name, or a mapping of one name"),
+        ("augment.ops", [{"flip": {"probability": 1.5}}], "less than or equal to 1"),
+        ("augment.ops", [{"resize": {}}], "give size or shorter"),
+        ("augment.ops", [{"resize": {"size": 8, "shorter": 8}}], "give size or shorter"),
+        ("augment.ops", [{"center_crop": {"size": 0}}], "greater than 0"),
+        ("augment.ops", [{"random_resized_crop": {"size": 8, "area": [0.5, 0.1]}}], "area: 0.5 is above 0.1"),
+        ("augment.ops", [{"random_resized_crop": {"size": 8, "area": [0.5, 2]}}], "area: 2.0 is above 1"),
+        ("augment.ops", [{"random_resized_crop": {"size": 8, "ratio": [2, 1]}}], "ratio: 2.0 is above 1.0"),
+        ("augment.ops", [{"normalize": {"std": [1, 0, 1]}}], "greater than 0"),
+        ("augment.device", "tpu", "augment.device"),
+        ("augment.actors_per_trainer", 0, "augment.actors_per_trainer"),
+        ("augment.gpus", 0, "augment.gpus"),
+        ("batch.size", 0, "batch.size"),
+        ("batch.global_size", 64, "give size or global_size, not both"),
+        ("batch.last", "wrap", "batch.last"),
+        ("loader.framework", "mxnet", "loader.framework"),
+        ("loader.prefetch_batches", 0, "loader.prefetch_batches"),
+        ("errors.on_bad_sample", "ignore", "errors.on_bad_sample"),
+    ],
+)
+def test_what_cannot_be_is_refused(path, value, said):
+    text = refusal(with_(path, value))
+    assert text.startswith("[spec] ")
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"sample_id": "id", "image": "i"}, "columns: sample_id is a name that every batch has already"),
+        (["image", "valid"], "columns: valid is a name that every batch has already"),
+        ({"imge": "image"}, "'image' is not an output of source.columns (imge); did you mean 'imge'?"),
+        ({"label": "label"}, "'image' is not an output of source.columns (label)"),
+    ],
+)
+def test_column_names_that_cannot_be_are_refused(columns, said):
+    assert said in refusal({"source": {"path": "x", "columns": columns}, "augment": {"recipe": "imagenet_train"}})
+
+
+def test_a_missing_source_is_named():
+    assert "source: Field required" in refusal({"batch": {"size": 8}})
+
+
+def test_every_problem_is_told_at_once():
+    spec = with_("batch.size", 0)
+    spec["order"]["sed"] = 1
+    text = refusal(spec)
+    assert "batch.size" in text
+    assert "order.sed" in text
+
+
+def test_credentials_have_no_place_and_are_not_repeated():
+    text = refusal(with_("source.storage.secret", "hunter2"))
+    assert "source.storage.secret: unknown key" in text
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"source: [", "is not YAML"),
+        (b"- a\n- b\n", "is not a mapping"),
+        (b"", "is not a mapping"),
+        (b"\xff\xfe\xff", "cannot be read"),
+        (b"batch: {size: 0}\nsource: {path: x}", "batch.size"),
+        (b"1: 2\nsource: {path: x}", "1: unknown key"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, content, said):
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=said) as caught:
+        Spec.load(path)
+    assert caught.value.path == str(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecError, match="cannot be read") as caught:
+        Spec.load(tmp_path / "none.yaml")
+    assert caught.value.path.endswith("none.yaml")
+
+
+def test_columns_may_be_a_list():
+    assert Spec.load(with_("source.columns", ["image", "label"])).source.columns == {"image": "image", "label": "label"}
+
+
+def test_a_path_object_is_a_path(tmp_path):
+    assert Spec(source={"path": tmp_path}).source.paths == (str(tmp_path),)
+    assert Spec(source={"path": ["a", "b"]}).source.paths == ("a", "b")
+
+
+def test_recipes_are_lists_of_ops():
+    def ops(name):
+        return Spec(source={"path": "x"}, augment={"recipe": name}).augment.pipeline
+
+    assert ops("imagenet_train") == (RandomResizedCrop(size=224), Flip())
+    assert ops("imagenet_eval") == (Resize(shorter=256), CenterCrop(size=224))
+    assert ops("none") == ()
+
+
+def test_ops_are_read_in_every_spelling():
+    ops = ({"random_resized_crop": {"size": [224, 160]}}, "flip", {"flip": None}, Normalize(layout="HWC"))
+    assert Spec(source={"path": "x"}, augment={"ops": ops}).augment.pipeline == (
+        RandomResizedCrop(size=(224, 160)),
+        Flip(),
+        Flip(),
+        Normalize(layout="HWC"),
+    )
+    assert (sides(7), sides((7, 9))) == ((7, 7), (7, 9))
+
+
+def test_a_global_size_is_divided_or_refused_with_both_numbers():
+    batch = Spec(source={"path": "x"}, batch={"global_size": 96}).batch
+    assert [batch.per_rank(n) for n in (1, 2, 3, 32)] == [96, 48, 32, 3]
+    with pytest.raises(SpecError, match=r"batch\.global_size 96 does not divide by the world size 5"):
+        batch.per_rank(5)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("order.seed", 8),
+        ("order.shuffle", "none"),
+        ("source.limit", 999),
+        ("source.columns", {"image": "image.bytes", "label": "other"}),
+        ("source.fill", {"label": 0}),
+        ("augment.ops", ["flip"]),
+        ("augment.ops", [{"random_resized_crop": {"size": 225}}, "flip", {"normalize": {}}]),
+        ("augment.ops", ["flip", {"random_resized_crop": {"size": 224}}, {"normalize": {}}]),
+    ],
+)
+def test_the_fingerprint_changes_with_order_and_pixels(path, value):
+    assert Spec.load(with_(path, value)).fingerprint != Spec.load(FULL).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("source.path", "gs://elsewhere/copy"),  # the data's digest stands for the data
+        ("source.storage", {}),
+        ("batch", {"global_size": 64, "last": "keep"}),
+        ("read", {}),
+        ("loader", {}),
+        ("augment.device", "auto"),
+        ("augment.actors_per_trainer", 5),
+        ("augment.threads", 3),
+        ("augment.ops", [{"random_resized_crop": {"size": 224}}, {"flip": {"probability": 0.5}}, "normalize"]),
+        # kept in a state beside the fingerprint, since `auto` resolves them
+        ("order.lanes", 4),
+        ("order.interleave", "auto"),
+    ],
+)
+def test_the_fingerprint_keeps_through_what_is_free(path, value):
+    assert Spec.load(with_(path, value)).fingerprint == Spec.load(FULL).fingerprint
+
+
+def test_golden_fingerprint():
+    # Saved states hold fingerprints: if this changes without a new field, every one of them is refused at a resume.
+    assert Spec.load(FULL).fingerprint == GOLDEN
+
+
+def test_the_json_schema_validates_what_the_spec_does():
+    schema = json_schema()
+    validator = jsonschema.validators.validator_for(schema)
+    validator.check_schema(schema)
+    plain = with_("augment", {"recipe": "imagenet_train"})
+    validator(schema).validate(plain)
+    for bad in (with_("batch.sise", 1), with_("order.shuffle", "global"), {"batch": {}}):
+        assert not validator(schema).is_valid(bad)
+
+
+def test_the_json_schema_describes_itself():
+    text = json.dumps(json_schema())
+    for description in (
+        "a power of two",
+        "units per window",
+        "output name: source column",
+        "rows per trainer and step",
+    ):
+        assert description in text
+
+
+GOLDEN = "8c3292f6c818bae4"
