@@ -1,0 +1,117 @@
+"""Filesystems: local and generic ones keep the same small contract, literal names above all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import fsspec
+import pytest
+
+from ingest.errors import SourceError
+from ingest.spec import Storage
+from ingest.storage.filesystem import absolute_url, open_filesystem
+
+pytestmark = pytest.mark.unit
+
+AWKWARD = ["a b", "a+b", "a=b", "é", "%3A", "a?b", "a*b", "[1]", "a#b"]
+
+
+@pytest.fixture(params=["local", "file-url", "memory"])
+def root(request, tmp_path):
+    """A URL under which `put` writes; memory stands for everything that fsspec knows."""
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}"
+    return ("file://" if request.param == "file-url" else "") + str(tmp_path)
+
+
+def put(url, data):
+    if url.startswith("memory://"):
+        fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
+        return
+    path = url.removeprefix("file://")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_names_are_literal(root, name):
+    url = f"{root}/deep/{name}"
+    put(url, name.encode() * 3)
+    put(f"{root}/deep/other", b"x")
+    files = open_filesystem(root, Storage())
+    listed = {info.url: info for info in files.walk(f"{root}/deep")}
+    found = next(info for key, info in listed.items() if key.endswith("/" + name))
+    assert found.size == len(name.encode()) * 3
+    assert bytes(files.read_ranges(found.url, [(0, found.size)], found.etag)[0]) == name.encode() * 3
+    assert files.info(url).size == found.size
+
+
+def test_ranges_come_in_the_order_asked(root):
+    put(f"{root}/f", bytes(range(100)))
+    blobs = open_filesystem(root, Storage()).read_ranges(f"{root}/f", [(90, 100), (0, 3), (5, 6)])
+    assert [bytes(blob) for blob in blobs] == [bytes(range(90, 100)), bytes(range(3)), b"\x05"]
+
+
+def test_short_data_is_an_error(root):
+    put(f"{root}/f", b"12345")
+    with pytest.raises(SourceError, match="truncated"):
+        open_filesystem(root, Storage()).read_ranges(f"{root}/f", [(0, 6)])
+
+
+def test_what_is_missing(root):
+    files = open_filesystem(root, Storage())
+    assert files.info(f"{root}/none") is None
+    assert files.walk(f"{root}/none") == []
+    assert not files.is_directory(f"{root}/none")
+    with pytest.raises(SourceError, match="no such file") as caught:
+        files.read_ranges(f"{root}/none", [(0, 1)])
+    assert caught.value.path.endswith("/none")
+
+
+def test_a_directory_is_no_file(root):
+    put(f"{root}/d/f", b"x")
+    files = open_filesystem(root, Storage())
+    assert files.info(f"{root}/d") is None
+    assert files.is_directory(f"{root}/d")
+
+
+def test_a_changed_local_file_is_refused(tmp_path):
+    file = tmp_path / "f"
+    file.write_bytes(b"12345")
+    files = open_filesystem(str(file), Storage())
+    etag = files.info(str(file)).etag
+    file.write_bytes(b"123456")
+    with pytest.raises(SourceError, match="changed since it was listed"):
+        files.read_ranges(str(file), [(0, 5)], etag)
+
+
+def test_a_link_to_the_directory_above_is_walked_once(tmp_path):
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [info.url for info in open_filesystem("/", Storage()).walk(str(tmp_path))] == [f"{tmp_path}/f"]
+
+
+def test_unknown_scheme_and_missing_bucket_are_named():
+    with pytest.raises(SourceError, match="nosuch://"):
+        open_filesystem("nosuch://x/y", Storage())
+    with pytest.raises(SourceError, match="names no bucket"):
+        open_filesystem("s3:///key", Storage())
+
+
+def test_cloud_options_on_another_scheme_are_refused():
+    with pytest.raises(SourceError, match=r"source\.storage"):
+        open_filesystem("memory://x", Storage(region="eu-central-1"))
+
+
+def test_filesystems_are_cached_by_bucket_and_options():
+    one = open_filesystem("s3://a/x", Storage(anonymous=True, region="r"))
+    assert open_filesystem("s3://a/y", Storage(anonymous=True, region="r")) is one
+    assert open_filesystem("s3://b/x", Storage(anonymous=True, region="r")) is not one
+
+
+def test_relative_paths_become_absolute_and_urls_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute_url("data/") == f"{tmp_path}/data/"
+    assert absolute_url("s3://b/a b%3A") == "s3://b/a b%3A"
