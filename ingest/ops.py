@@ -93,7 +93,10 @@ def parse_op(value: Any) -> Any:
     """
     if isinstance(value, OpBase):
         return value
-    name, parameters = (value, {}) if isinstance(value, str) else (None, None)
+    name: Any = None
+    parameters: Any = {}
+    if isinstance(value, str):
+        name = value
     if isinstance(value, dict) and len(value) == 1:
         ((name, parameters),) = value.items()
     if not isinstance(name, str):
@@ -110,6 +113,20 @@ def sides(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
+def output_bytes(ops: tuple[Op, ...]) -> int:
+    """Bytes of one image after the ops; a guess of 256 x 256 where they leave the size open."""
+    height = width = 256
+    width_bytes = 1
+    for op in ops:
+        if isinstance(op, Normalize):
+            width_bytes = 4 if op.dtype == "float32" else 2
+        elif isinstance(op, Resize) and op.shorter is not None:
+            height = width = op.shorter
+        elif isinstance(op, (RandomResizedCrop, Resize, CenterCrop)) and op.size is not None:
+            height, width = sides(op.size)
+    return height * width * 3 * width_bytes
+
+
 __all__ = [
     "OPS",
     "RECIPES",
@@ -119,6 +136,7 @@ __all__ = [
     "Op",
     "RandomResizedCrop",
     "Resize",
+    "output_bytes",
     "parse_op",
     "sides",
 ]

@@ -67,7 +67,7 @@ def deal(position: int, count: int, lanes: int, begin: int, end: int) -> LaneRow
 
 
 def lanes_touched(position: int, batch: int, steps: int, lanes: int, begin: int, end: int) -> NDArray[np.int64]:
-    """Sorted int64: the lanes that rows [begin, end) of each global batch come from, over `steps` batches of `batch` rows.
+    """The lanes (sorted int64) that rows [begin, end) of each of `steps` global batches of `batch` rows come from.
 
     Batches whose positions agree modulo the lanes are dealt alike, so only one of each kind is looked at.
     """

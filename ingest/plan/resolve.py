@@ -88,7 +88,7 @@ def _lanes(wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world
 
 
 def _estimate(layout: EpochLayout, sizes: UnitSizes, lanes: int, world_size: int) -> float:
-    """Bytes fetched over bytes there are: a unit costs once for each of its lanes, a lane once for each of its ranks."""
+    """Bytes fetched over bytes there are: a unit costs once for each of its lanes, a lane once for each rank."""
     starts = lane_starts(layout.rows, lanes)
     cut = np.isin(starts[1:-1], layout.unit_starts, invert=True)
     units = layout.unit_order[np.searchsorted(layout.unit_starts, starts[1:-1], side="right") - 1]

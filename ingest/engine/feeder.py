@@ -1,0 +1,375 @@
+"""The feeder: one rank's reads, cut into batches and sent to augmentation, across epochs without a gap."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from ingest.engine import private
+from ingest.engine.datasource import Call, error_in
+from ingest.engine.flow import Flow, Stretch
+from ingest.engine.jobs import BatchInfo, Gather, Job
+from ingest.engine.segment import Delivery, Segment
+from ingest.errors import IngestError, StageError
+from ingest.manifest.model import Manifest
+from ingest.metrics.process import peak_rss_bytes
+from ingest.plan.lanes import positions
+from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
+from ingest.plan.schedule import Schedule, Share, Step
+from ingest.read.parquet import Piece, read_window
+from ingest.spec import Storage
+
+FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
+
+
+@dataclass(frozen=True)
+class FeedConfig:
+    """What a feeder needs to know.
+
+    Attributes:
+        share: the rank's share of every global batch.
+        order: resolved.
+        storage, fill: from the spec.
+        readers: reads that may run at a time.
+        reader_cpus: CPUs of each.
+        budget_bytes: encoded bytes that reads may hold.
+        epochs: the epoch after the last one to read; None when there is no last.
+    """
+
+    share: Share
+    order: Order
+    storage: Storage
+    fill: dict[str, Any]
+    readers: int
+    reader_cpus: float
+    budget_bytes: int
+    epochs: int | None
+
+
+@dataclass
+class _Epoch:
+    """An epoch under way; steps and windows are taken from it in order."""
+
+    schedule: Schedule
+    first_step: int  # of this schedule, counted over the feeder's life
+    windows_planned: int = 0
+    windows: dict[tuple[int, int], _OpenWindow] = field(default_factory=dict)
+
+    @property
+    def all_planned(self) -> bool:
+        return self.windows_planned >= len(self.schedule.windows)
+
+
+@dataclass
+class _OpenRead:
+    """A read under way or delivered, dropped after the last step that needs it."""
+
+    read: Read
+    delivery: Delivery
+    held_bytes: int
+
+
+@dataclass
+class _OpenWindow:
+    read: _OpenRead
+    window: Window
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # table rows and ids by place; made when first used
+
+
+class _Restarted(Exception):  # noqa: N818 - a signal, not an error
+    """The trainer turned to another position while a take was waiting."""
+
+
+class Feeder:
+    """Plans and runs a rank's reads; `take` gives one batch after another. Runs as a Ray actor.
+
+    Args:
+        augmenters: actors in turn for each step; none when there is nothing to augment.
+    """
+
+    _manifest: Manifest
+    _config: FeedConfig
+    _sizes: UnitSizes
+    _flow: Flow
+
+    def __init__(self, augmenters: Sequence[Any]) -> None:
+        private.silence_logs()
+        self._augmenters = augmenters
+        self._generation = -1
+        self._waiting_since: float | None = None
+        self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
+        self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._epochs: deque[_Epoch] = deque()
+        self._segments: deque[Segment] = deque()
+        self._expiring: list[tuple[int, int, _OpenRead]] = []
+        self._tie = itertools.count()
+        self._steps: Iterator[tuple[_Epoch, Step]] = iter(())
+        self._next_step = 0
+        self._failed: IngestError | None = None
+
+    # -- called by the loader ------------------------------------------------------------------------------------------
+
+    def configure(self, manifest: Manifest, config: FeedConfig) -> None:
+        """Take what is there and how to feed it; before the first `start`."""
+        self._manifest, self._config = manifest, config
+        self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
+        self._flow = Flow(config.budget_bytes, config.readers)
+
+    def start(self, generation: int, epoch: int, position: int) -> None:
+        """Turn to a position; batches of earlier generations are forgotten."""
+        with self._flow.changed:
+            self._generation = generation
+            self._flow.changed.notify_all()
+        with self._lock:
+            self._drop_all()
+            self._add_epoch(epoch, position, 0)
+            self._steps = self._walk()
+            self._extend()
+
+    def take(self, generation: int) -> tuple[BatchInfo, list[ray.ObjectRef], Job | None] | IngestError | None:
+        """The next batch: its facts, and the reference of its arrays; or, with nothing to augment, of its blocks.
+
+        Returns:
+            None when another generation has begun or the last epoch has ended; an error in the place of the batch that
+            it spoils, and of all that follow.
+        """
+        with self._lock:
+            if generation != self._generation:
+                return None
+            if self._failed is not None:
+                return self._failed
+            try:
+                found = next(self._steps, None)
+                return None if found is None else self._assemble(*found)
+            except _Restarted:
+                return None
+            except IngestError as error:
+                error.rank = self._config.share.rank
+                self._failed = error
+                return error
+
+    def counters(self) -> dict[str, float]:
+        """Totals since the feeder began, and what it waits for now."""
+        waiting = time.monotonic() - self._waiting_since if self._waiting_since is not None else 0.0
+        return {
+            **self._counters,
+            "waiting_for_read_s": waiting,
+            "held_bytes": self._flow.held_bytes,
+            "budget_bytes": self._flow.budget_bytes,
+        }
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes()
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def _add_epoch(self, epoch: int, position: int, first_step: int) -> None:
+        layout = EpochLayout(self._manifest.units.rows, self._config.order, epoch)
+        self._epochs.append(_Epoch(Schedule(layout, self._config.share, position), first_step))
+
+    def _walk(self) -> Iterator[tuple[_Epoch, Step]]:
+        """Steps in order, one epoch after the other; an epoch leaves the queue when its last step has been taken."""
+        while True:
+            epoch = self._epochs[0]
+            for step in epoch.schedule:
+                yield epoch, step
+            if len(self._epochs) == 1 and not self._add_next_epoch():
+                return
+            self._epochs.popleft()
+
+    def _add_next_epoch(self) -> bool:
+        last = self._epochs[-1]
+        number = last.schedule.layout.epoch + 1
+        if self._config.epochs is not None and number >= self._config.epochs:
+            return False
+        self._add_epoch(number, 0, last.first_step + last.schedule.steps)
+        return True
+
+    def _extend(self) -> None:
+        """Start the next execution once the one before has started all its reads: no gap, and no second budget."""
+        while not self._segments or self._segments[-1].submitted_all:
+            if len(self._segments) > 1 and self._segments[0].done:
+                self._segments.popleft()
+            epoch = self._epochs[-1]
+            if epoch.all_planned:
+                if not self._add_next_epoch():
+                    return
+                continue
+            self._start_segment(epoch)
+
+    def _start_segment(self, epoch: _Epoch) -> None:
+        schedule = epoch.schedule
+        count = SEGMENT if self._segments or epoch.windows_planned else FIRST_SEGMENT
+        stop = min(epoch.windows_planned + count, len(schedule.windows))
+        reads = gather_reads(schedule, self._sizes, start=epoch.windows_planned, stop=stop)
+        epoch.windows_planned = stop
+        opened = []
+        for read in reads:
+            delivery = Delivery(read.rows(schedule.layout))
+            held = _OpenRead(read, delivery, read.memory_bytes(schedule.layout, self._sizes))
+            opened.append(held)
+            for window in read.windows:
+                epoch.windows[window.lane, window.window] = _OpenWindow(held, window)
+            heapq.heappush(self._expiring, (epoch.first_step + read.last_step, next(self._tie), held))
+            self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
+        self._counters["reads"] += len(reads)
+        stretch = Stretch(
+            [held.held_bytes for held in opened], [epoch.first_step + held.read.first_step for held in opened]
+        )
+        segment = Segment(
+            [self._call(held) for held in opened],
+            [held.delivery for held in opened],
+            stretch,
+            self._flow,
+            open_error=lambda ref: error_in(ray.get(ref)),
+            num_cpus=self._config.reader_cpus,
+            name=f"ingest-read-{self._config.share.rank}",
+        )
+        self._segments.append(segment)
+        segment.start()
+
+    def _call(self, held: _OpenRead) -> Call:
+        manifest, units = self._manifest, self._manifest.units
+        pieces = tuple(
+            Piece(
+                manifest.files[units.file[unit]],
+                int(units.ordinal[unit]),
+                slice(0, int(units.rows[unit])) if rows is None else rows,
+            )
+            for unit, rows in held.read.units.items()
+        )
+        args = (pieces, manifest.schema, manifest.columns, self._config.storage, self._config.fill)
+        return Call(read_window, args, held.delivery.expected_rows, held.held_bytes)
+
+    # -- assembling ----------------------------------------------------------------------------------------------------
+
+    def _assemble(self, epoch: _Epoch, step: Step) -> tuple[BatchInfo, list[ray.ObjectRef], Job | None]:
+        number = epoch.first_step + step.index
+        self._flow.advance(number)
+        waited = time.monotonic()
+        parts = list(self._rows(epoch, step))
+        waited = time.monotonic() - waited
+        self._counters["read_wait_s"] += waited
+        job, blocks = _gather(step, parts)
+        runs = step.runs
+        lane_rows = np.concatenate([np.arange(s, s + c) for s, c in zip(runs.start, runs.count, strict=True)])
+        places = positions(np.repeat(runs.lane, runs.count), lane_rows, self._config.order.lanes)
+        info = BatchInfo(
+            epoch=step.epoch,
+            step=step.index,
+            after=step.after,
+            ends_epoch=step.index + 1 == epoch.schedule.steps,
+            sample_ids=job.sample_ids,
+            positions=places if step.fill is None else places[step.fill],
+            valid_rows=step.valid_rows,
+            read_wait_s=waited,
+        )
+        if not self._augmenters:
+            result: tuple[BatchInfo, list[ray.ObjectRef], Job | None] = (info, blocks, job)
+        else:
+            actor = self._augmenters[number % len(self._augmenters)]
+            result = (info, [actor.augment.remote(job, *blocks)], None)
+        self._expire(number)
+        self._extend()
+        return result
+
+    def _rows(self, epoch: _Epoch, step: Step) -> Iterator[tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]]:
+        """(read, rows of its table, sample ids) for each run of the step, windows awaited as they come."""
+        layout = epoch.schedule.layout
+        runs = step.runs
+        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
+            starts = layout.lane(lane).row_start
+            at, end = start, start + count
+            while at < end:
+                number = int(np.searchsorted(starts, at, side="right")) - 1
+                until = min(end, int(starts[number + 1]))
+                opened = self._await(epoch, lane, number)
+                if opened.rows is None:
+                    opened.rows = opened.read.read.window_rows(layout, self._manifest.unit_first_id, opened.window)
+                inside = slice(at - int(starts[number]), until - int(starts[number]))
+                yield opened.read, opened.rows[0][inside], opened.rows[1][inside]
+                at = until
+
+    def _await(self, epoch: _Epoch, lane: int, window: int) -> _OpenWindow:
+        generation = self._generation
+        while (opened := epoch.windows.get((lane, window))) is None:
+            if epoch.all_planned:
+                raise StageError(f"lane {lane} has no window {window} in the plan", stage="feed")
+            self._extend_when_possible(generation)
+        delivery = opened.read.delivery
+        with self._flow.changed:
+            self._waiting_since = time.monotonic()
+            try:
+                while not delivery.complete:
+                    self._flow.changed.wait(1.0)
+                    if generation != self._generation:
+                        raise _Restarted
+            finally:
+                self._waiting_since = None
+        if delivery.error is not None:
+            raise delivery.error
+        return opened
+
+    def _extend_when_possible(self, generation: int) -> None:
+        """The step needs a window whose execution has not begun: wait for its turn."""
+        with self._flow.changed:
+            while self._segments and not self._segments[-1].submitted_all:
+                self._flow.changed.wait(0.05)
+                if generation != self._generation:
+                    raise _Restarted
+        self._extend()
+
+    def _expire(self, step: int) -> None:
+        """Drop what no later step needs; its blocks are freed when the last augmentation that uses them ends."""
+        while self._expiring and self._expiring[0][0] <= step:
+            _, _, held = heapq.heappop(self._expiring)
+            held.delivery.blocks.clear()
+            for epoch in self._epochs:
+                for window in held.read.windows:
+                    opened = epoch.windows.get((window.lane, window.window))
+                    if opened is not None and opened.read is held:
+                        del epoch.windows[window.lane, window.window]
+            self._flow.release(held.held_bytes)
+
+    def _drop_all(self) -> None:
+        for segment in self._segments:
+            segment.stop()
+        self._flow.reset()
+        self._clear()
+
+
+def _gather(
+    step: Step, parts: list[tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]]
+) -> tuple[Job, list[ray.ObjectRef]]:
+    """The job of a step, and the blocks it reads from, each once."""
+    blocks: list[ray.ObjectRef] = []
+    first: dict[int, int] = {}
+    for held, _, _ in parts:
+        if id(held) not in first:
+            first[id(held)] = len(blocks)
+            blocks += [ref for ref, _ in held.delivery.blocks]
+    sample_ids = np.concatenate([ids for _, _, ids in parts])
+    part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows, _ in parts])
+    rows = np.concatenate([rows for _, rows, _ in parts])
+    if step.fill is not None:
+        sample_ids, part, rows = sample_ids[step.fill], part[step.fill], rows[step.fill]
+    cuts = np.flatnonzero(np.diff(part)) + 1
+    gathers = []
+    for index, run in zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True):
+        held = parts[index][0]
+        gathers.append(Gather(first[id(held)], len(held.delivery.blocks), run))
+    return Job(step.epoch, tuple(gathers), sample_ids), blocks

@@ -1,0 +1,114 @@
+"""Admission of reads: how much may be in memory, how many may run, and when a waiting executor is woken.
+
+Pure of Ray, so that its rules can be tested on their own. A feeder has one `Flow`; each of its executions is a
+`Stretch` of reads inside it. The executor asks whether its next read may start, and sleeps on the flow's condition when
+not; the feeder frees bytes as batches leave, which wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+WAKE_S = 0.5  # a sleeping executor looks up this often by itself; everything else wakes it at once
+
+
+@dataclass
+class Stretch:
+    """The reads of one execution, in order of need.
+
+    Attributes:
+        read_bytes: estimated bytes in memory of each read.
+        first_step: the step, counted over the feeder's life, at which each read is first needed.
+        submitted: reads that the executor has started so far.
+        running: reads that run now.
+    """
+
+    read_bytes: Sequence[int]
+    first_step: Sequence[int]
+    submitted: int = 0
+    running: int = 0
+    closed: bool = False
+
+
+@dataclass
+class Flow:
+    """The budget that all executions of a feeder share.
+
+    Attributes:
+        budget_bytes: encoded bytes that reads may hold, running reads included.
+        max_running: reads that may run at a time.
+        held_bytes: bytes of reads started and not yet released.
+        step: the step being assembled; a read needed by then starts whatever the budget says.
+    """
+
+    budget_bytes: int
+    max_running: int
+    held_bytes: int = 0
+    step: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def open(self, stretch: Stretch) -> None:
+        with self.changed:
+            self.stretches.append(stretch)
+            self.changed.notify_all()
+
+    def close(self, stretch: Stretch) -> None:
+        """Forget a stretch; what it held stays counted until `release`."""
+        with self.changed:
+            stretch.closed = True
+            stretch.running = 0
+            if stretch in self.stretches:
+                self.stretches.remove(stretch)
+            self.changed.notify_all()
+
+    def observe(self, stretch: Stretch, submitted: int, running: int) -> None:
+        """Take the executor's own counts of reads started and running."""
+        with self.changed:
+            self.held_bytes += sum(stretch.read_bytes[stretch.submitted : submitted])
+            stretch.submitted, stretch.running = submitted, running
+
+    def may_start(self, stretch: Stretch) -> bool:
+        """Whether the next read of a stretch may start now."""
+        with self.changed:
+            return self._may_start(stretch)
+
+    def _may_start(self, stretch: Stretch) -> bool:
+        index = stretch.submitted
+        if index >= len(stretch.read_bytes) or stretch.closed:
+            return False
+        if sum(s.running for s in self.stretches) >= self.max_running:
+            return False
+        # A read that the step in hand waits for must start, or the step would never free what fills the budget.
+        if stretch.first_step[index] <= self.step:
+            return True
+        return self.held_bytes + stretch.read_bytes[index] <= self.budget_bytes
+
+    def wait_until_startable(self, stretch: Stretch, stopped: Callable[[], bool]) -> None:
+        """Sleep until the next read may start, all have started, or the executor was stopped."""
+        with self.changed:
+            while not (
+                stopped() or stretch.closed or stretch.submitted >= len(stretch.read_bytes) or self._may_start(stretch)
+            ):
+                self.changed.wait(WAKE_S)
+
+    def advance(self, step: int) -> None:
+        """The feeder turns to a step."""
+        with self.changed:
+            self.step = step
+            self.changed.notify_all()
+
+    def release(self, freed_bytes: int) -> None:
+        """Blocks were dropped."""
+        with self.changed:
+            self.held_bytes -= freed_bytes
+            self.changed.notify_all()
+
+    def reset(self) -> None:
+        """Everything held was dropped."""
+        with self.changed:
+            self.held_bytes, self.step = 0, 0
+            self.stretches.clear()
+            self.changed.notify_all()

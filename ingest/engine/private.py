@@ -1,0 +1,119 @@
+"""Every name of Ray that is not public, in one place. A contract test fails when a new Ray changes one of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray.data import DataContext
+from ray.data._internal.execution.backpressure_policy import (
+    ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
+    BackpressurePolicy,
+)
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
+
+from ingest.engine.flow import Flow, Stretch
+
+_STRETCH_KEY = "ingest.stretch"
+# An execution finds its stretch by a key, because its context is copied and pickled.
+_stretches: dict[str, tuple[Flow, Stretch]] = {}
+_executors: dict[str, Any] = {}
+
+
+def register(key: str, flow: Flow, stretch: Stretch) -> None:
+    """Let the execution whose context carries `key` be admitted by `flow`."""
+    _stretches[key] = (flow, stretch)
+
+
+def unregister(key: str) -> None:
+    _stretches.pop(key, None)
+    _executors.pop(key, None)
+
+
+def stop_execution(key: str) -> None:
+    """Shut the execution down, if it runs; its tasks are cancelled and its iterator ends."""
+    executor = _executors.get(key)
+    if executor is not None:
+        executor.shutdown(force=False)
+
+
+class Admit(BackpressurePolicy):  # type: ignore[misc]
+    """Asks the flow whether the next read may start; the only policy of our executions."""
+
+    def __init__(self, data_context: Any, topology: Any, resource_manager: Any) -> None:
+        super().__init__(data_context, topology, resource_manager)
+        self._found = _stretches.get(data_context.get_config(_STRETCH_KEY))
+
+    def can_add_input(self, op: Any) -> bool:
+        if self._found is None or isinstance(op, InputDataBuffer):
+            return True
+        flow, stretch = self._found
+        flow.observe(stretch, op.metrics.num_tasks_submitted, op.num_active_tasks())
+        return flow.may_start(stretch)
+
+
+class Pace(ExecutionCallback):  # type: ignore[misc]
+    """Puts the scheduling loop to sleep while nothing runs and nothing may start.
+
+    Ray Data's loop spins then, and its liveness rule would start a read beyond the budget.
+    """
+
+    def before_execution_starts(self, executor: Any) -> None:
+        key = executor._data_context.get_config(_STRETCH_KEY)  # noqa: SLF001
+        if key in _stretches:
+            _executors[key] = executor
+
+    def on_execution_step(self, executor: Any) -> None:
+        found = _stretches.get(executor._data_context.get_config(_STRETCH_KEY))  # noqa: SLF001
+        if found is None:
+            return
+        flow, stretch = found
+        operators = [op for op in executor._topology if not isinstance(op, InputDataBuffer)]  # noqa: SLF001
+        submitted = sum(op.metrics.num_tasks_submitted for op in operators)
+        running = sum(op.num_active_tasks() for op in operators)
+        flow.observe(stretch, submitted, running)
+        if running == 0:
+            flow.wait_until_startable(stretch, lambda: bool(executor._shutdown))  # noqa: SLF001
+
+
+def quiet_context(stretch_key: str | None = None) -> DataContext:
+    """A copy of the current context with what Ray Data does by default, and we must not have, off.
+
+    Progress bars and start-up messages; killing a paused run; resource reservations, which make the first second of
+    every execution serial; metrics collection by log. With a `stretch_key`, admission and pacing are ours.
+    """
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1
+    context.op_resource_reservation_enabled = False
+    context.enable_auto_log_stats = False
+    context.execution_options.preserve_order = True
+    context.target_max_block_size = 512 << 20  # a window is one block; only one too large for a single object is cut
+    if stretch_key is not None:
+        context.set_config(_STRETCH_KEY, stretch_key)
+        context.set_config(ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY, [Admit])
+        context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, Pace]
+    return context
+
+
+def silence_logs() -> None:
+    """Keep Ray Data's own start and finish lines out of the trainers' logs; warnings stay."""
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+
+def object_store_stats() -> dict[str, int]:
+    """Bytes over the whole cluster: `used`, `capacity`, `spilled` (since the cluster started).
+
+    Source: the raylets' store statistics, as `ray memory` shows them.
+    """
+    state = get_state_from_address(ray.get_runtime_context().gcs_address)
+    stats = get_memory_info_reply(state).store_stats
+    return {
+        "used": int(stats.object_store_bytes_used),
+        "capacity": int(stats.object_store_bytes_avail),
+        "spilled": int(stats.spilled_bytes_total),
+    }

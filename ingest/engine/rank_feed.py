@@ -1,0 +1,126 @@
+"""One rank's actors, as the `Feed` that the loader's thread asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from ingest.augment.collate import collate
+from ingest.engine import cluster
+from ingest.engine.actors import CALLS_AT_A_TIME, AugmentActor
+from ingest.engine.feeder import FeedConfig, Feeder
+from ingest.engine.jobs import BatchInfo
+from ingest.errors import IngestError, StageError
+from ingest.manifest.model import Manifest
+from ingest.spec import Spec
+
+FOREVER = -1
+
+
+class RankFeed:
+    """Makes a rank's feeder and augmentation actors at once, so that they start while the data is being listed.
+
+    Args:
+        spec: what to do.
+        batch_rows: rows of a batch.
+        threads: decoding threads of each augmentation actor.
+        gpu: whether augmentation actors get GPUs.
+        rank: for names and errors.
+    """
+
+    def __init__(self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int) -> None:
+        self._rank, self._generation = rank, 0
+        self._manifest: Manifest | None = None
+        augment = spec.augment
+        count = augment.actors_per_trainer if augment.pipeline else 0
+        self._augmenters = [
+            ray.remote(AugmentActor)
+            .options(
+                num_cpus=augment.cpus,
+                num_gpus=augment.gpus if gpu else 0,
+                max_concurrency=CALLS_AT_A_TIME,
+                max_restarts=FOREVER,
+                max_task_retries=FOREVER,
+                scheduling_strategy=cluster.beside_me(soft=True),
+            )
+            .remote(augment, spec.order.seed, batch_rows, threads)
+            for _ in range(count)
+        ]
+        # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
+        self._feeder = (
+            ray.remote(concurrency_groups={"take": 1, "control": 1})(Feeder)
+            .options(num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
+            .remote(self._augmenters)
+        )
+
+    def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
+        """Tell the feeder what there is and how to feed; before the first `start`."""
+        self._manifest = manifest
+        self._get(self._feeder.configure.options(concurrency_group="control").remote(manifest_ref, config))
+
+    def start(self, epoch: int, position: int) -> None:
+        """Turn to a position; tickets of before give nothing any more."""
+        self._generation += 1
+        start = self._feeder.start.options(concurrency_group="control")
+        self._get(start.remote(self._generation, epoch, position))
+
+    def request(self) -> ray.ObjectRef:
+        return self._feeder.take.options(concurrency_group="take").remote(self._generation)
+
+    def fetch(self, ticket: ray.ObjectRef) -> tuple[BatchInfo, dict[str, Any]] | None:
+        """Wait for a ticket's batch.
+
+        Raises:
+            IngestError: the error of the stage that failed, with file and row where a sample is bad.
+        """
+        result = self._get(ticket)
+        if result is None:
+            return None
+        if isinstance(result, IngestError):
+            raise result
+        info, refs, job = result
+        if job is None:
+            return info, self._get(refs[0])
+        return info, collate(job.pieces(self._get(refs)))
+
+    def counters(self) -> dict[str, float]:
+        """The feeder's and the augmentation actors' totals."""
+        feeder = self._feeder.counters.options(concurrency_group="control").remote()
+        augmenters = [actor.counters.remote() for actor in self._augmenters]
+        totals = dict(self._get(feeder))
+        for counters in self._get(augmenters):
+            for name, value in counters.items():
+                totals[f"augment_{name}"] = totals.get(f"augment_{name}", 0) + value
+        return {**totals, "augmenters": len(self._augmenters)}
+
+    def peak_rss_bytes(self) -> int:
+        """Peak resident memory of the rank's own actors, added up; shared memory that they touched is counted in."""
+        feeder = self._feeder.peak_rss_bytes.options(concurrency_group="control").remote()
+        return sum(self._get([feeder, *(actor.peak_rss_bytes.remote() for actor in self._augmenters)]))
+
+    def close(self) -> None:
+        cluster.kill(self._feeder, *self._augmenters)
+
+    def _get(self, refs: Any) -> Any:
+        try:
+            return ray.get(refs)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if not isinstance(cause, IngestError):
+                text = f"{type(cause).__name__}: {cause}"
+                raise StageError("an actor failed", stage="feed", rank=self._rank, cause=text) from error
+            self._locate(cause)
+            raise cause from error
+        except ray.exceptions.RayActorError as error:
+            raise StageError("an actor died", stage="feed", rank=self._rank, cause=str(error)) from error
+        except ray.exceptions.RayError as error:
+            text = f"{type(error).__name__}: {error}"
+            raise StageError("an object was lost", stage="feed", rank=self._rank, cause=text) from error
+
+    def _locate(self, error: IngestError) -> None:
+        """Give a bad sample its file and row."""
+        error.rank = self._rank
+        sample_id = getattr(error, "sample_id", None)
+        if sample_id is not None and self._manifest is not None:
+            error.path, error.row = self._manifest.locate(sample_id)

@@ -1,0 +1,165 @@
+"""One Ray Data execution over a run of reads, and the thread that takes its blocks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from ingest.engine import private
+from ingest.engine.datasource import Call, Calls
+from ingest.engine.flow import Flow, Stretch
+from ingest.errors import IngestError, StageError
+
+_context_lock = threading.Lock()  # a DataContext is current for the whole process while a data set is made
+
+
+@dataclass
+class Delivery:
+    """What one read gave.
+
+    Attributes:
+        blocks: references to its blocks with their rows, in order.
+        rows: rows received so far.
+        expected_rows: rows that make it complete.
+        error: why it gave nothing.
+    """
+
+    expected_rows: int
+    blocks: list[tuple[ray.ObjectRef, int]] = field(default_factory=list)
+    rows: int = 0
+    error: IngestError | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.error is not None or self.rows >= self.expected_rows
+
+
+class Segment:
+    """Runs some calls as one Ray Data execution; blocks arrive in the calls' order.
+
+    Args:
+        calls: the reads, in order of need.
+        deliveries: one for each call, filled as blocks arrive.
+        stretch: the same reads as the flow sees them.
+        flow: admits the reads; its condition is notified at each arrival.
+        open_error: the error that a one-row block may carry, fetched from the store.
+        num_cpus: CPUs of each read task.
+        name: shown in Ray's dashboard.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        deliveries: Sequence[Delivery],
+        stretch: Stretch,
+        flow: Flow,
+        *,
+        open_error: Callable[[ray.ObjectRef], IngestError | None],
+        num_cpus: float,
+        name: str,
+    ) -> None:
+        self._calls, self._deliveries, self._stretch, self._flow = calls, deliveries, stretch, flow
+        self._open_error, self._num_cpus, self._name = open_error, num_cpus, name
+        self._key = f"{name}-{uuid.uuid4().hex[:8]}"
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=self._key, daemon=True)
+
+    @property
+    def submitted_all(self) -> bool:
+        return self._stretch.submitted >= len(self._calls)
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def start(self) -> None:
+        private.register(self._key, self._flow, self._stretch)
+        self._flow.open(self._stretch)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the execution; blocks that have not arrived never will."""
+        self._stopped = True
+        self._flow.close(self._stretch)
+        private.stop_execution(self._key)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for bundle in self._bundles():
+                if self._stopped:
+                    break
+                self._take(bundle)
+            self._finish(None)
+        except Exception as error:  # noqa: BLE001 - carried to the trainer, with its cause, by the next delivery
+            self._finish(error)
+        finally:
+            self._flow.close(self._stretch)
+            private.unregister(self._key)
+
+    def _bundles(self) -> Any:
+        with _context_lock, ray.data.DataContext.current(private.quiet_context(self._key)):
+            dataset = ray.data.read_datasource(
+                Calls(self._calls, self._name), override_num_blocks=len(self._calls), num_cpus=self._num_cpus
+            )
+        return dataset.iter_internal_ref_bundles()
+
+    def _take(self, bundle: Any) -> None:
+        with self._flow.changed:
+            index = next((i for i, d in enumerate(self._deliveries) if not d.complete), None)
+        for entry in bundle.blocks:
+            if index is None:
+                raise StageError("a read gave more rows than the manifest lists", stage="read")
+            delivery = self._deliveries[index]
+            rows = int(entry.metadata.num_rows)
+            error = self._open_error(entry.ref) if rows <= 1 else None
+            with self._flow.changed:
+                delivery.error = error
+                if error is None:
+                    delivery.blocks.append((entry.ref, rows))
+                    delivery.rows += rows
+                while index is not None and self._deliveries[index].complete:
+                    index = index + 1 if index + 1 < len(self._deliveries) else None
+                self._flow.changed.notify_all()
+
+    def _finish(self, cause: Exception | None) -> None:
+        """Whatever has not arrived never will: its delivery says why."""
+        if self._stopped:
+            return
+        with self._flow.changed:
+            missing = [d for d in self._deliveries if not d.complete]
+            for delivery in missing:
+                delivery.error = _as_error(cause)
+            self._flow.changed.notify_all()
+
+
+def _as_error(cause: Exception | None) -> IngestError:
+    if isinstance(cause, IngestError):
+        return cause
+    inner = getattr(cause, "cause", None)
+    if isinstance(inner, IngestError):
+        return inner
+    text = "the read ended early" if cause is None else "a read task failed"
+    return StageError(text, stage="read", cause=None if cause is None else f"{type(cause).__name__}: {cause}")
+
+
+def run_calls(calls: Sequence[Call], *, num_cpus: float, name: str) -> list[Any]:
+    """Run calls as Ray Data work and fetch their tables, in order.
+
+    Raises:
+        StageError: a task failed for a reason that is not the data's.
+    """
+    with _context_lock, ray.data.DataContext.current(private.quiet_context()):
+        dataset = ray.data.read_datasource(Calls(calls, name), override_num_blocks=len(calls), num_cpus=num_cpus)
+    try:
+        bundles = list(dataset.iter_internal_ref_bundles())
+    except ray.exceptions.RayError as error:
+        raise _as_error(error) from error
+    refs = itertools.chain.from_iterable((entry.ref for entry in bundle.blocks) for bundle in bundles)
+    return list(ray.get(list(refs)))

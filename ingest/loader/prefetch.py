@@ -1,0 +1,130 @@
+"""A thread that keeps ready batches ahead of the trainer, in order. Knows no Ray: a `Feed` says how to ask and wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ingest.errors import IngestError, StageError
+
+
+class Feed(Protocol):
+    """Where batches come from."""
+
+    def request(self) -> Any:
+        """Ask for the next batch, without waiting; returns a ticket."""
+
+    def fetch(self, ticket: Any) -> Any:
+        """Wait for a ticket's batch; None when there are no more."""
+
+
+@dataclass
+class Timings:
+    """Durations in seconds since the loader began.
+
+    Attributes:
+        wait_s: the trainer waited for a batch.
+        first_batch_s: until the first batch was ready; None before.
+        cpu_s: processor time of the prefetching thread.
+        waits_s: each wait of the trainer, the latest 10,000.
+    """
+
+    wait_s: float = 0.0
+    first_batch_s: float | None = None
+    cpu_s: float = 0.0
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+
+
+class Prefetcher:
+    """Keeps up to `depth` batches asked for or ready.
+
+    Args:
+        feed: where batches come from.
+        depth: batches asked for and ready, together.
+        ready: most batches fetched and not yet taken.
+        transform: applied to each batch in the thread.
+        timings: updated in place.
+    """
+
+    def __init__(self, feed: Feed, depth: int, ready: int, transform: Callable[[Any], Any], timings: Timings) -> None:
+        self._feed, self._depth, self._most_ready = feed, depth, ready
+        self._transform, self._timings = transform, timings
+        self._ready: deque[Any] = deque()
+        self._error: BaseException | None = None
+        self._ended = self._stopped = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="ingest-prefetch", daemon=True)
+        self._thread.start()
+
+    def get(self) -> Any:
+        """The next batch; None at the end.
+
+        Raises:
+            IngestError: a stage failed; batches before the failure are handed out first.
+        """
+        began = time.perf_counter()
+        with self._changed:
+            while not self._ready and not self._ended and not self._stopped:
+                self._changed.wait(1.0)
+            waited = time.perf_counter() - began
+            self._timings.wait_s += waited
+            self._timings.waits_s.append(waited)
+            if self._ready:
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def occupancy(self) -> int:
+        """Batches ready now."""
+        return len(self._ready)
+
+    def stop(self, unblock: Callable[[], None] = lambda: None) -> None:
+        """End the thread. `unblock` makes a fetch that waits return, whatever it waits for."""
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+        unblock()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._loop()
+        except IngestError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - carried to the trainer, with its cause
+            error = StageError(
+                "the loader's thread failed", stage="loader", cause=f"{type(failure).__name__}: {failure}"
+            )
+            error.__cause__ = failure
+        with self._changed:
+            self._error, self._ended = error, True
+            self._changed.notify_all()
+
+    def _loop(self) -> None:
+        tickets: deque[Any] = deque()
+        while True:
+            with self._changed:
+                while len(self._ready) >= self._most_ready and not self._stopped:
+                    self._changed.wait()
+                if self._stopped:
+                    return
+                room = self._depth - len(self._ready) - len(tickets)
+            tickets.extend(self._feed.request() for _ in range(max(room, 0 if tickets else 1)))
+            batch = self._feed.fetch(tickets.popleft())
+            if batch is None:
+                return
+            batch = self._transform(batch)
+            self._timings.cpu_s = time.thread_time()
+            with self._changed:
+                self._ready.append(batch)
+                self._changed.notify_all()

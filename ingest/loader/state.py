@@ -1,0 +1,92 @@
+"""The loader's state: where an epoch stands, as one integer, and what that integer means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingest.errors import StateError
+from ingest.spec import fingerprint
+
+log = logging.getLogger(__name__)
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a position depends on.
+
+    Attributes:
+        digest: of the data.
+        order: what decides the order, JSON-ready, but for lanes and interleave.
+        pixels: what decides a row's content, JSON-ready.
+        lanes, interleave: resolved.
+        rows: of an epoch.
+    """
+
+    digest: str
+    order: dict[str, Any]
+    pixels: dict[str, Any]
+    lanes: int
+    interleave: int
+    rows: int
+
+
+def save(facts: Facts, epoch: int, position: int) -> dict[str, Any]:
+    """A JSON-ready state of fixed shape."""
+    return {
+        "version": VERSION,
+        "digest": facts.digest,
+        "order_fingerprint": fingerprint(facts.order),
+        "pixel_fingerprint": fingerprint(facts.pixels),
+        "order": facts.order,
+        "pixels": facts.pixels,
+        "lanes": facts.lanes,
+        "interleave": facts.interleave,
+        "rows": facts.rows,
+        "epoch": epoch,
+        "position": position,
+    }
+
+
+def check(state: Mapping[str, Any], facts: Facts, asked: Mapping[str, int | str]) -> tuple[int, int, int, int]:
+    """(epoch, position, lanes, interleave) of a state that fits.
+
+    Args:
+        state: from `save`.
+        facts: of this run.
+        asked: the spec's own `lanes` and `interleave`, numbers or `auto`.
+
+    Raises:
+        StateError: it does not fit; the message shows both sides.
+    """
+    missing = [key for key in save(facts, 0, 0) if key not in state]
+    if missing:
+        raise StateError(f"the state lacks {', '.join(missing)}", hint="Pass what state_dict() returned")
+    if state["version"] != VERSION:
+        raise StateError(f"the state has version {state['version']}, and this release reads version {VERSION}")
+    if state["digest"] != facts.digest:
+        raise StateError(
+            f"the data has changed: the state was saved on {state['rows']} rows with digest {state['digest']}, and the "
+            f"source now has {facts.rows} rows with digest {facts.digest}",
+            hint="Continue on the same data, or start a new run",
+        )
+    for name, saved, now in (("order", state["order"], facts.order), ("pixels", state["pixels"], facts.pixels)):
+        if fingerprint(saved) != fingerprint(now):
+            raise StateError(f"what decides {name} has changed: {_difference(saved, now)}", hint="Put it back")
+    for name, value in asked.items():
+        if value not in ("auto", state[name]):
+            raise StateError(
+                f"what decides order has changed: order.{name} was {state[name]}, and is {value}", hint="Put it back"
+            )
+    epoch, position = state["epoch"], state["position"]
+    if not (isinstance(epoch, int) and isinstance(position, int) and epoch >= 0 and 0 <= position <= facts.rows):
+        raise StateError(f"epoch {epoch}, position {position} is no place in epochs of {facts.rows} rows")
+    return epoch, position, int(state["lanes"]), int(state["interleave"])
+
+
+def _difference(saved: Any, now: Any) -> str:
+    keys = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
+    return "; ".join(f"{key} was {saved.get(key)!r}, and is {now.get(key)!r}" for key in keys)

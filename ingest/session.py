@@ -1,0 +1,378 @@
+"""`ingest.Loader`: puts the parts together for one rank."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import ray
+
+from ingest.engine import cluster
+from ingest.engine.actors import CALLS_AT_A_TIME
+from ingest.engine.catalog import Found, find_manifest
+from ingest.engine.feeder import FeedConfig
+from ingest.engine.jobs import BatchInfo
+from ingest.engine.rank_feed import RankFeed
+from ingest.errors import IngestError, PlanError
+from ingest.loader import state as states
+from ingest.loader.batch import Batch
+from ingest.loader.convert import converter
+from ingest.loader.prefetch import Prefetcher, Timings
+from ingest.metrics.process import peak_rss_bytes
+from ingest.metrics.verdict import Measured, verdict
+from ingest.ops import output_bytes
+from ingest.plan.layout import Order
+from ingest.plan.reads import UnitSizes
+from ingest.plan.resolve import Wanted, resolve
+from ingest.plan.schedule import Share
+from ingest.spec import Spec
+
+CACHE_DIR = Path.home() / ".cache" / "ingest"
+STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
+PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
+READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
+
+
+class Loader:
+    """One rank's batches, epoch after epoch.
+
+    Args:
+        spec: a `Spec`, a mapping, or the path of a YAML file.
+        rank: of data parallelism; peers of one replica (tensor or pipeline parallelism) pass the same rank. Found from
+            Ray Train or torch.distributed when left out, where every process then counts as a data-parallel rank.
+        world_size: data-parallel ranks.
+        epochs: the epoch after the last one, so that nothing is read beyond it; None when there is no last.
+        cache_dir: where manifests are kept between runs; None keeps none.
+
+    Raises:
+        SpecError, SourceError, SchemaError, PlanError, ClusterError: before any batch, what and where.
+    """
+
+    def __init__(
+        self,
+        spec: Spec | Mapping[str, Any] | str | os.PathLike[str],
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        epochs: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = CACHE_DIR,
+    ) -> None:
+        began = time.perf_counter()
+        self.spec = Spec.load(spec)
+        self.rank, self.world_size = _whoami(rank, world_size)
+        share = Share(self.rank, self.world_size, self.spec.batch.per_rank(self.world_size), self.spec.batch.last)
+        self._convert = converter(self.spec.loader.framework)
+        cluster.ensure()
+        have = cluster.resources()
+        cluster.check(self.spec, have, self.world_size)
+        self._began, self._share, self._epochs = began, share, epochs
+        self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
+        gpu = cluster.uses_gpu(self.spec, have, self.world_size)
+        self._feed = RankFeed(self.spec, batch_rows=share.batch, threads=self._threads(), gpu=gpu, rank=self.rank)
+        try:
+            self._prepare(cache_dir, have.cpus)
+        except BaseException:
+            self._feed.close()
+            raise
+        self._epoch, self._position = 0, 0
+        self._timings = Timings()
+        self._prefetcher: Prefetcher | None = None
+        self._exhausted = False
+        self._closed = False
+        self._samples = self._steps_taken = self._invalid = 0
+        self._first_at: float | None = None
+        self._wait_before_first = 0.0
+        self._epoch_gaps_s: list[float] = []
+        # Actors must end before Ray's own shutdown does, and when the loader is forgotten.
+        self._finalizer = weakref.finalize(self, _close, self._feed, self._holder)
+        self._atexit = atexit.register(self._finalizer)
+
+    # -- set-up --------------------------------------------------------------------------------------------------------
+
+    def _threads(self) -> int:
+        """A node's cores, over the augmentation actors that are likely to share it."""
+        if self.spec.augment.threads != "auto":
+            return self.spec.augment.threads
+        nodes = max(1, sum(1 for node in ray.nodes() if node["Alive"]))
+        here = math.ceil(self.world_size / nodes) * self.spec.augment.actors_per_trainer
+        return max(1, int(cluster.node_cpus()) // here)
+
+    def _prepare(self, cache_dir: str | os.PathLike[str] | None, cpus: float) -> None:
+        spec = self.spec
+        run = ray.get_runtime_context().get_job_id()
+        folder = None if cache_dir is None else Path(cache_dir)
+        self._found: Found = find_manifest(spec.source, run, folder, min(spec.read.cpus, cpus))
+        manifest = self._found.manifest
+        self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
+        order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
+        if self._share.steps(manifest.rows) == 0:
+            raise PlanError(
+                f"{manifest.rows} rows are fewer than a global batch of {self._share.global_batch} "
+                f"({self._share.batch} rows on each of {self.world_size} ranks), and batch.last is 'drop': no step",
+                hint="Use a smaller batch, or batch.last: pad or keep",
+            )
+        self._cpus = cpus
+        self._holder: list[Prefetcher] = []
+        self._configure(order)
+
+    def _configure(self, order: Order) -> None:
+        spec, manifest = self.spec, self._found.manifest
+        readers = spec.read.readers
+        if readers == "auto":
+            readers = max(2, math.ceil(self._cpus / spec.read.cpus / self.world_size) + 1)
+        window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
+        self._order = order
+        self._config = FeedConfig(
+            share=self._share,
+            order=order,
+            storage=spec.source.storage,
+            fill=dict(spec.source.fill),
+            readers=readers,
+            reader_cpus=spec.read.cpus,
+            budget_bytes=int(window_bytes * READ_AHEAD),
+            epochs=self._epochs,
+        )
+        self._feed.configure(manifest, self._found.ref, self._config)
+        self._facts = states.Facts(
+            digest=manifest.digest,
+            order=spec.order_facts(),
+            pixels=spec.pixel_facts(),
+            lanes=order.lanes,
+            interleave=order.interleave,
+            rows=manifest.rows,
+        )
+
+    def _depth(self) -> int:
+        """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
+        if self.spec.loader.prefetch_batches != "auto":
+            return self.spec.loader.prefetch_batches
+        manifest, rows = self._found.manifest, self._share.batch
+        ops = self.spec.augment.pipeline
+        row_bytes = output_bytes(ops) if ops else int(self._sizes.memory.sum()) // max(1, manifest.rows)
+        busy = CALLS_AT_A_TIME * self.spec.augment.actors_per_trainer + 2 if ops else PREFETCH_LEAST
+        return max(busy, min(PREFETCH_MOST, PREFETCH_BYTES // max(1, row_bytes * rows)))
+
+    # -- iteration -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+        return self._share.steps(self._found.manifest.rows)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that `iter` goes on with."""
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        """Steps of the current epoch taken so far, by this run's global batch."""
+        return self._position // self._share.global_batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the current epoch."""
+        epoch = self._epoch
+        while self._epoch == epoch:
+            batch = self._next()
+            if batch is None:
+                return
+            yield batch
+
+    def _next(self) -> Batch | None:
+        if self._closed:
+            raise IngestError("the loader is closed", stage="loader", hint="Make a new one")
+        if self._share.steps(self._found.manifest.rows - self._position) == 0:
+            self._turn_page()  # a resume left less than a global batch, and the tail is dropped
+            return None
+        if self._epochs is not None and self._epoch >= self._epochs:
+            return None
+        prefetcher = self._start()
+        batch: Batch | None = prefetcher.get()
+        if batch is None:
+            raise IngestError("the feed ended before the epoch did", stage="feed", rank=self.rank)
+        self._count(batch)
+        if batch.ends_epoch:
+            self._turn_page()
+        else:
+            self._position = batch.after
+        return batch
+
+    def _turn_page(self) -> None:
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def _count(self, batch: Batch) -> None:
+        now = time.perf_counter()
+        if self._first_at is None:
+            self._first_at, self._wait_before_first = now, self._timings.wait_s
+            self._timings.first_batch_s = now - self._began
+        elif self._position == 0:
+            self._epoch_gaps_s.append(self._timings.waits_s[-1])
+        self._samples += batch.valid_rows
+        self._invalid += len(batch.positions) - batch.valid_rows
+        self._steps_taken += 1
+
+    def _start(self) -> Prefetcher:
+        if self._prefetcher is None:
+            self._feed.start(self._epoch, self._position)
+            depth = self._depth()
+            self._prefetcher = Prefetcher(self._feed, depth, depth, self._finish, self._timings)
+            self._holder.append(self._prefetcher)
+        return self._prefetcher
+
+    def _finish(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> Batch:
+        """In the prefetching thread: the arrays of a batch, with ids, in the trainer's framework."""
+        info, arrays = fetched
+        arrays = {**arrays, "sample_id": info.sample_ids}
+        if self._share.last != "drop":
+            arrays["valid"] = np.arange(len(info.sample_ids)) < info.valid_rows
+        return Batch.make(
+            self._convert(arrays),
+            epoch=info.epoch,
+            after=info.after,
+            ends_epoch=info.ends_epoch,
+            positions=info.positions,
+            valid_rows=info.valid_rows,
+        )
+
+    # -- position ------------------------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start epoch `epoch` afresh at the next `iter`; what is ready for that very place is kept."""
+        if epoch < 0:
+            raise PlanError(f"epoch {epoch} is negative")
+        self._seek(epoch, 0)
+
+    def state_dict(self, after: Batch | None = None) -> dict[str, Any]:
+        """A small JSON-ready state: continue after the last batch handed out, or after the batch given."""
+        if after is None:
+            return states.save(self._facts, self._epoch, self._position)
+        if after.ends_epoch:
+            return states.save(self._facts, after.epoch + 1, 0)
+        return states.save(self._facts, after.epoch, after.after)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a state was saved, on any world and with any batch size.
+
+        Raises:
+            StateError: the data, the order or the pixels have changed; both sides are shown.
+        """
+        asked = {"lanes": self.spec.order.lanes, "interleave": self.spec.order.interleave}
+        epoch, position, lanes, interleave = states.check(state, self._facts, asked)
+        if (lanes, interleave) != (self._order.lanes, self._order.interleave):
+            self._stop_prefetch()
+            self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave))
+        self._seek(epoch, position)
+
+    def _seek(self, epoch: int, position: int) -> None:
+        if (epoch, position) != (self._epoch, self._position):
+            self._stop_prefetch()
+            self._epoch, self._position = epoch, position
+
+    # -- report and end ------------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Throughput, waiting and verdict since the first batch; durations in seconds."""
+        counters = self._feed.counters()
+        elapsed = 0.0 if self._first_at is None else time.perf_counter() - self._first_at
+        measured = Measured(
+            elapsed_s=elapsed,
+            wait_s=self._timings.wait_s - self._wait_before_first,
+            read_wait_s=counters["read_wait_s"],
+            augment_busy_s=counters.get("augment_busy_s", 0.0),
+            augment_slots=CALLS_AT_A_TIME * int(counters["augmenters"]),
+        )
+        waits = np.array(self._timings.waits_s or [0.0])
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "samples": self._samples,
+            "steps": self._steps_taken,
+            "invalid": self._invalid,
+            "seconds": elapsed,
+            "samples_per_s": self._samples / elapsed if elapsed else 0.0,
+            "first_batch_s": self._timings.first_batch_s,
+            "epoch_gap_s": list(self._epoch_gaps_s),
+            "wait_s": measured.wait_s,
+            "wait_p90_s": float(np.quantile(waits, 0.9)),
+            "wait_p99_s": float(np.quantile(waits, 0.99)),
+            "waiting_fraction": measured.waiting_fraction,
+            "ready_batches": self._prefetcher.occupancy() if self._prefetcher else 0,
+            "loader_cpu_s": self._timings.cpu_s,
+            "peak_rss_bytes": peak_rss_bytes() + self._feed.peak_rss_bytes(),
+            "manifest_s": self._found.seconds,
+            "lanes": self._order.lanes,
+            "interleave": self._order.interleave,
+            **{
+                name: counters[name] for name in ("read_wait_s", "fetched_bytes", "reads", "held_bytes", "budget_bytes")
+            },
+            "augment_busy_s": measured.augment_busy_s,
+            "verdict": verdict(measured),
+        }
+
+    def _stop_prefetch(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
+            self._holder.clear()
+            self._prefetcher = None
+
+    def close(self) -> None:
+        """End the rank's thread and actors. Safe to call again."""
+        self._closed = True
+        self._prefetcher = None
+        self._finalizer()
+        atexit.unregister(self._atexit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def wanted(spec: Spec) -> Wanted:
+    """The order section, `auto` as None."""
+    order = spec.order
+    return Wanted(
+        seed=order.seed,
+        shuffle=order.shuffle,
+        lanes=None if order.lanes == "auto" else order.lanes,
+        interleave=None if order.interleave == "auto" else order.interleave,
+        window_bytes=int(order.window_bytes),
+    )
+
+
+def _close(feed: RankFeed, prefetchers: list[Prefetcher]) -> None:
+    """Kill the actors first: a thread that waits for them then ends at once."""
+    feed.close()
+    for prefetcher in prefetchers:
+        prefetcher.stop()
+    prefetchers.clear()
+
+
+def _whoami(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """(rank, world size), as given or as the surrounding framework says.
+
+    Raises:
+        PlanError: only one of them was given.
+    """
+    if (rank is None) != (world_size is None):
+        raise PlanError(f"rank is {rank} and world_size is {world_size}", hint="Give both, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if "ray.train" in sys.modules:
+        context = sys.modules["ray.train"].get_context
+        try:
+            return int(context().get_world_rank()), int(context().get_world_size())
+        except RuntimeError:
+            pass  # not inside a train function
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return 0, 1
