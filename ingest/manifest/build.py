@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import SchemaError, SourceError
-from ingest.manifest.columns import common_type, find_column, names_in, output_type
+from ingest.manifest.columns import Columns, common_type, names_in, output_type
 from ingest.manifest.listing import HIVE_NULL
 from ingest.manifest.model import FileEntry, Manifest, Units
 from ingest.spec import Source
@@ -26,8 +26,12 @@ _INT64 = re.compile(r"-?[0-9]{1,18}")
 class _Seen:
     """A schema, and the first file that has it."""
 
-    schema: pa.Schema
+    columns: Columns
     url: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.schema
 
 
 def build_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source) -> Manifest:
@@ -75,7 +79,9 @@ def _distinct_schemas(index: pa.Table) -> list[_Seen]:
     values, at = np.unique(codes.indices.to_numpy(), return_index=True)
     for value, row in sorted(zip(values, at, strict=True), key=lambda pair: int(pair[1])):
         first[codes.dictionary[int(value)].as_py()] = int(row)
-    return [_Seen(pa.ipc.read_schema(pa.py_buffer(raw)), index["url"][row].as_py()) for raw, row in first.items()]
+    return [
+        _Seen(Columns(pa.ipc.read_schema(pa.py_buffer(raw))), index["url"][row].as_py()) for raw, row in first.items()
+    ]
 
 
 def _all_columns(seen: list[_Seen], files: Sequence[FileEntry]) -> dict[str, str]:
@@ -97,10 +103,10 @@ def _column_type(name: str, wanted: str, seen: list[_Seen], files: Sequence[File
     merged: pa.DataType | None = None
     merged_in = ""
     for one in seen:
-        column = find_column(one.schema, wanted)
+        column = one.columns.find(wanted)
         if column is None:
             continue
-        if one.schema.names.count(one.schema.field(column.field).name) > 1:
+        if one.schema.field(column.field).name in one.columns.repeated:
             raise SchemaError(f"the file has two columns named '{wanted}'", path=one.url)
         kind = output_type(column.type)
         fitting = kind if merged is None else common_type(merged, kind)
@@ -131,7 +137,7 @@ def _missing(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntr
     near = difflib.get_close_matches(wanted, known, 1, cutoff=0.5)
     listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     head = wanted.rpartition(".")[0]
-    inside = next((c.type for one in seen for c in (find_column(one.schema, head),) if c), None) if head else None
+    inside = next((c.type for one in seen for c in (one.columns.find(head),) if c), None) if head else None
     why = (
         f"; '{head}' is a {inside}, and dots go into structs only" if inside and not pa.types.is_struct(inside) else ""
     )

@@ -32,22 +32,34 @@ class Column:
     type: pa.DataType
 
 
-def find_column(schema: pa.Schema, source: str) -> Column | None:
-    """The column that a dotted name means; a literal name that contains the dot wins over a struct's field."""
-    first_leaf = 0
-    starts = []
-    for field in schema:
-        starts.append(first_leaf)
-        first_leaf += leaf_count(field.type)
-    found = _descend(list(schema), source)
-    if found is None:
-        return None
-    index, *steps = found
-    kind, first_leaf = schema.field(index).type, starts[index]
-    for step in steps:
-        first_leaf += sum(leaf_count(kind.field(i).type) for i in range(step))
-        kind = kind.field(step).type
-    return Column(index, tuple(steps), range(first_leaf, first_leaf + leaf_count(kind)), kind)
+class Columns:
+    """The columns of one file, found by dotted name."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        names = schema.names
+        self._index = {name: i for i, name in reversed(list(enumerate(names)))}
+        self._starts = [0]
+        for field in schema:
+            self._starts.append(self._starts[-1] + leaf_count(field.type))
+        self.repeated = {name for name in names if names.count(name) > 1} if len(self._index) < len(names) else set()
+
+    def find(self, source: str) -> Column | None:
+        """The column that a dotted name means; a literal name that contains the dot wins over a struct's field."""
+        if source in self._index:
+            found = [self._index[source]]
+        elif "." in source:
+            found = _descend(list(self.schema), source) or []
+        else:
+            found = []
+        if not found:
+            return None
+        index, *steps = found
+        kind, first_leaf = self.schema.field(index).type, self._starts[index]
+        for step in steps:
+            first_leaf += sum(leaf_count(kind.field(i).type) for i in range(step))
+            kind = kind.field(step).type
+        return Column(index, tuple(steps), range(first_leaf, first_leaf + leaf_count(kind)), kind)
 
 
 def _descend(fields: list[pa.Field], name: str) -> list[int] | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ingest.errors import SourceError
-from ingest.manifest.columns import find_column
+from ingest.manifest.columns import Columns
 from ingest.manifest.model import FileEntry
 from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
@@ -38,8 +38,12 @@ class Footer:
     """A file's metadata and its Arrow schema (INT96 as microseconds, so that years beyond 2262 fit)."""
 
     metadata: Any
-    schema: pa.Schema
-    has_int96: bool = field(default=False)
+    columns: Columns
+    has_int96: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.schema
 
 
 def index_files(files: Sequence[FileEntry], columns: Mapping[str, str] | None, storage: Storage) -> pa.Table:
@@ -109,7 +113,7 @@ def _footer(metadata: Any) -> Footer:
         arrow = pq.ParquetFile(empty, metadata=metadata, coerce_int96_timestamp_unit="us").schema_arrow
     else:
         arrow = schema.to_arrow_schema()
-    return Footer(metadata, arrow.remove_metadata(), has_int96)
+    return Footer(metadata, Columns(arrow.remove_metadata()), has_int96)
 
 
 def _tail(entry: FileEntry, filesystem: FileSystem, count: int) -> memoryview:
@@ -158,5 +162,5 @@ def wanted_leaves(footer: Footer, sources: Sequence[str] | None) -> list[int]:
     """The Parquet columns that hold the given source columns (all when None), in file order, each once."""
     if sources is None:
         return list(range(footer.metadata.num_columns))
-    columns = (find_column(footer.schema, source) for source in sources)
+    columns = (footer.columns.find(source) for source in sources)
     return sorted({leaf for column in columns if column is not None for leaf in column.leaves})

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import ReadError
-from ingest.manifest.columns import Column, find_column
+from ingest.manifest.columns import Column
 from ingest.manifest.listing import HIVE_NULL
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer
@@ -47,7 +47,7 @@ def finish(
     Raises:
         ReadError: a value does not fit, a null cannot be given, or a hive directory says otherwise than the file.
     """
-    found = {name: find_column(where.footer.schema, columns[name]) for name in schema.names}
+    found = {name: where.footer.columns.find(columns[name]) for name in schema.names}
     fields = sorted({column.field for column in found.values() if column is not None})
     partitions = dict(where.entry.partitions)
     arrays = []

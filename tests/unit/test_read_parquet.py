@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import numpy as np
 import pyarrow as pa
@@ -138,7 +138,7 @@ def test_only_the_wanted_leaves_are_read(tmp_path):
 
 
 def test_int96_far_from_today_is_exact(tmp_path):  # P13
-    times = [datetime.datetime(9999, 12, 31, 2), datetime.datetime(1, 1, 1), datetime.datetime(2024, 5, 6, 7, 8, 9, 10)]
+    times = [dt.datetime(9999, 12, 31, 2), dt.datetime(1, 1, 1), dt.datetime(2024, 5, 6, 7, 8, 9, 10)]  # noqa: DTZ001
     write(tmp_path, {"t": pa.array(times, pa.timestamp("us"))}, use_deprecated_int96_timestamps=True)
     got = read_all(tmp_path)
     assert got.schema.field("t").type == pa.timestamp("us")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import uuid
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -29,10 +29,9 @@ def put(url, data):
     if url.startswith("memory://"):
         fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
         return
-    path = url.removeprefix("file://")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data)
+    path = Path(url.removeprefix("file://"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", AWKWARD)

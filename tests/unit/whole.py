@@ -26,6 +26,4 @@ def pieces_of(manifest):
 def read_all(path, *, pieces=None, **source):
     manifest = manifest_of(path, **source)
     spec = Source(path=str(path), **source)
-    return read_window(
-        pieces or pieces_of(manifest), manifest.schema, manifest.columns, spec.storage, spec.fill
-    )
+    return read_window(pieces or pieces_of(manifest), manifest.schema, manifest.columns, spec.storage, spec.fill)
