@@ -171,8 +171,8 @@ def test_what_cannot_be_is_refused(path, value, said):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"sample_id": "id", "image": "i"}, "columns: sample_id is a name that every batch has already"),
-        (["image", "valid"], "columns: valid is a name that every batch has already"),
+        ({"sample_id": "id", "image": "i"}, "columns: sample_id names what every batch has already"),
+        (["image", "valid"], "columns: valid names what every batch has already"),
         ({"imge": "image"}, "'image' is not an output of source.columns (imge); did you mean 'imge'?"),
         ({"label": "label"}, "'image' is not an output of source.columns (label)"),
     ],
