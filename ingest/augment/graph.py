@@ -14,6 +14,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from ingest.augment.windows import Kind
+from ingest.errors import StageError
 from ingest.ops import Normalize
 
 Inputs = Mapping[str, Any]
@@ -32,9 +33,11 @@ def crop_pipeline(rows: int, threads: int) -> Pipeline:
 
 
 def device_pipeline(
-    rows: int, threads: int, device_id: int, steps: Sequence[Kind], normalize: Normalize | None, *, decode: bool
+    rows: int, threads: int, device_id: int | None, steps: Sequence[Kind], normalize: Normalize | None, *, decode: bool
 ) -> Pipeline:
     """The whole augmentation on a GPU; not built, so that it can be defined without one.
+
+    Without a `device_id` the same graph runs on the CPU, slower than `CpuWorker`: a test without a GPU can run it.
 
     Inputs: as `crop_pipeline` where `decode`, else `pixels` uint8 (h, w, 3), decoded elsewhere; then for each further
     step i of `steps`: `anchor{i}` and `shape{i}` int32 (2,), `size{i}` float32 (2,) or `flip{i}` int32 ().
@@ -43,9 +46,10 @@ def device_pipeline(
     pipe = _pipeline(rows, threads, device_id)
     with pipe:
         if decode:
-            images = _decoded("mixed")
+            images = _decoded("cpu" if device_id is None else "mixed")
         else:
-            images = fn.external_source(name="pixels", dtype=types.UINT8, ndim=3, layout="HWC").gpu()
+            images = fn.external_source(name="pixels", dtype=types.UINT8, ndim=3, layout="HWC")
+            images = images if device_id is None else images.gpu()
         for i, kind in enumerate(steps[1:], 1):
             images = _STEPS[kind](images, i)
         pipe.set_outputs(images if normalize is None else _normalized(images, normalize))
@@ -64,6 +68,7 @@ class Runner:
 
         Raises:
             RuntimeError: DALI's, about one or more of the samples; the next call starts afresh.
+            StageError: DALI cannot build the pipeline.
         """
         pipe = self.build()
         try:
@@ -73,10 +78,18 @@ class Runner:
             raise
 
     def build(self) -> Pipeline:
-        """The pipeline, built if there is none."""
+        """The pipeline, built if there is none.
+
+        Raises:
+            StageError: DALI cannot build it on this machine.
+        """
         if self._pipe is None:
-            self._pipe = self._make()
-            self._pipe.build()
+            pipe = self._make()
+            try:
+                pipe.build()
+            except RuntimeError as error:
+                raise StageError("DALI cannot build its pipeline", stage="augment", cause=reason(error)) from error
+            self._pipe = pipe
         return self._pipe
 
     def close(self) -> None:

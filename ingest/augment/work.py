@@ -83,7 +83,7 @@ class DeviceWorker:
     header alone, so its pixels stay a function of the sample.
     """
 
-    def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int) -> None:
+    def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None) -> None:
         last = ops[-1]
         normalize = last if isinstance(last, Normalize) else None
         self._kinds = kinds(ops)
