@@ -89,9 +89,10 @@ def _lanes(wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world
 
 def _estimate(layout: EpochLayout, sizes: UnitSizes, lanes: int, world_size: int) -> float:
     """Bytes fetched over bytes there are: a unit costs once for each of its lanes, a lane once for each rank."""
-    starts = lane_starts(layout.rows, lanes)
-    cut = np.isin(starts[1:-1], layout.unit_starts, invert=True)
-    units = layout.unit_order[np.searchsorted(layout.unit_starts, starts[1:-1], side="right") - 1]
+    starts = lane_starts(layout.rows, lanes)[1:-1]
+    holding = np.searchsorted(layout.unit_starts, starts, side="right") - 1
+    cut = layout.unit_starts[holding] != starts
+    units = layout.unit_order[np.minimum(holding, len(layout.unit_order) - 1)]
     total = max(1, int(sizes.fetched.sum()))
     shared = sum(1 for rank in range(1, world_size) if rank * lanes % world_size)
     return float((1 + int(sizes.fetched[units[cut]].sum()) / total) * (1 + shared / lanes))

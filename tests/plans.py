@@ -1,0 +1,68 @@
+"""Helpers that turn plans into the sample ids they deliver, slowly and plainly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.reads import UnitSizes, gather_reads
+from ingest.plan.schedule import Schedule, Share, Step
+
+
+def first_ids(unit_rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(unit_rows)]).astype(np.int64)
+
+
+def sizes_of(unit_rows: np.ndarray, row_bytes: int = 1000) -> UnitSizes:
+    return UnitSizes(unit_rows * row_bytes, unit_rows * row_bytes)
+
+
+class Deliveries:
+    """Every window of one rank's schedule as ids, through the reads that would fetch them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        layout = schedule.layout
+        self.schedule, self.first = schedule, first_ids(layout.unit_rows)
+        self.windows: dict[tuple[int, int], np.ndarray] = {}
+        for read in gather_reads(schedule, sizes_of(layout.unit_rows)):
+            table = np.concatenate(
+                [
+                    self.first[unit] + (np.arange(layout.unit_rows[unit]) if rows is None else rows)
+                    for unit, rows in read.units.items()
+                ]
+            )
+            assert len(table) == read.rows(layout)
+            for window in read.windows:
+                rows, ids = read.window_rows(layout, self.first, window)
+                assert (table[rows] == ids).all()
+                self.windows[window.lane, window.window] = ids
+
+    def ids(self, step: Step) -> np.ndarray:
+        """The ids of a step, repeated ones included."""
+        out = []
+        runs = step.runs
+        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
+            starts = self.schedule.layout.lane(lane).row_start
+            at = start
+            while at < start + count:
+                window = int(np.searchsorted(starts, at, side="right")) - 1
+                until = min(start + count, int(starts[window + 1]))
+                out.append(self.windows[lane, window][at - starts[window] : until - starts[window]])
+                at = until
+        ids = np.concatenate(out)
+        return ids if step.fill is None else ids[step.fill]
+
+
+def deliver(
+    unit_rows: np.ndarray, order: Order, epoch: int, world: int, batch: int, last: str, position: int = 0
+) -> list[list[tuple[np.ndarray, Step]]]:
+    """For each step, for each rank: the ids and the step."""
+    layout = EpochLayout(unit_rows, order, epoch)
+    ranks = [Deliveries(Schedule(layout, Share(rank, world, batch, last), position)) for rank in range(world)]
+    steps = ranks[0].schedule.steps
+    assert all(rank.schedule.steps == steps for rank in ranks)
+    out = []
+    for index in range(steps):
+        taken = [(rank, rank.schedule.step(index)) for rank in ranks]
+        out.append([(rank.ids(step), step) for rank, step in taken])
+    return out
