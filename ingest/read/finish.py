@@ -40,15 +40,28 @@ class Where:
 
 
 def finish(
-    table: pa.Table, where: Where, schema: pa.Schema, columns: Mapping[str, str], fill: Mapping[str, Any]
+    table: pa.Table,
+    places: Mapping[int, int],
+    where: Where,
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    fill: Mapping[str, Any],
 ) -> pa.Table:
     """The manifest's columns out of a table of the file's own.
+
+    Args:
+        table: the file's top-level columns, pruned, in file order; then leaves that were decoded apart.
+        places: leaf: its place in the table, for those.
+        where: what the table holds.
+        schema: the manifest's.
+        columns: output name: source column.
+        fill: output name: the value that stands for a null.
 
     Raises:
         ReadError: a value does not fit, a null cannot be given, or a hive directory says otherwise than the file.
     """
     found = {name: where.footer.columns.find(columns[name]) for name in schema.names}
-    fields = sorted({column.field for column in found.values() if column is not None})
+    fields = sorted({column.field for column in found.values() if column and column.leaves[0] not in places})
     partitions = dict(where.entry.partitions)
     arrays = []
     for name in schema.names:
@@ -56,8 +69,12 @@ def finish(
         if column is None:
             array = _constant(partitions.get(source), kind, len(table), where, source)
         else:
-            raw = table.column(fields.index(column.field))
-            array = _cast(_inside(raw, column, where.footer.schema), kind, where, source)
+            place = places.get(column.leaves[0])
+            if place is None:
+                raw = _inside(table.column(fields.index(column.field)), column, where.footer.schema)
+            else:
+                raw = table.column(place)
+            array = _cast(raw, kind, where, source)
             if source in partitions:
                 _check_agrees(array, partitions[source], where, source)
         arrays.append(_without_nulls(array, fill.get(name), where, name))

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from ingest.errors import ReadError, SourceError
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer, wanted_leaves
+from ingest.read.blobs import is_blob, read_blobs
 from ingest.read.finish import Rows, Where, finish
-from ingest.read.sources import cached_footer, open_chunks
+from ingest.read.sources import Chunks, cached_footer, chunk_range, open_chunks
 from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
@@ -89,12 +90,12 @@ def read_unit(
     try:
         footer = cached_footer(entry, filesystem)
         _check_rows(entry, footer, ordinal, rows)
-        table = _read_group(entry, filesystem, footer, ordinal, rows, list(columns.values()), stream_bytes)
+        table, places = _read_group(entry, filesystem, footer, ordinal, rows, list(columns.values()), stream_bytes)
     except SourceError as error:
         raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
     except (OSError, pa.ArrowException) as error:
         raise ReadError(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
-    return finish(table, Where(entry, footer, ordinal, rows), schema, columns, fill)
+    return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill)
 
 
 def _check_rows(entry: FileEntry, footer: Footer, ordinal: int, rows: Rows) -> None:
@@ -122,32 +123,69 @@ def _read_group(
     footer: Footer,
     ordinal: int,
     rows: Rows,
-    sources: list[str],
+    sources: Sequence[str],
     stream_bytes: int,
-) -> pa.Table:
-    """The wanted leaves of one row group, `rows` of it; a table of the file's own top-level columns."""
+) -> tuple[pa.Table, dict[int, int]]:
+    """(`rows` of the wanted leaves of a row group, which leaves are columns of their own at which place).
+
+    The table holds the file's own top-level columns, pruned, in file order; then the leaves that were decoded apart.
+    """
     group = footer.metadata.row_group(ordinal)
     leaves = wanted_leaves(footer, sources)
     if not leaves:  # partition columns and absent ones only; one column of nulls keeps the count
-        return _take(pa.table({"": pa.nulls(group.num_rows)}), rows)
-    memory_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-    stream = memory_bytes > stream_bytes
-    file = pq.ParquetFile(
-        open_chunks(entry, filesystem, group, leaves, whole=not stream),
+        return _take(pa.table({"": pa.nulls(group.num_rows)}), rows), {}
+    chunks = {leaf: group.column(leaf) for leaf in leaves}
+    memory_bytes = sum(chunk.total_uncompressed_size for chunk in chunks.values())
+    whole = memory_bytes <= stream_bytes
+    ranges = {leaf: chunk_range(chunk) for leaf, chunk in chunks.items()}
+    source = open_chunks(entry, filesystem, list(ranges.values()), whole=whole)
+    try:
+        if not whole:
+            batch_rows = max(1, min(group.num_rows, group.num_rows * _BATCH_BYTES // memory_bytes))
+            return _stream(
+                _open(source, footer, _STREAM_BUFFER_BYTES), ordinal, leaves, group.num_rows, batch_rows, rows
+            ), {}
+        blobs = {
+            leaf: read_blobs(source, ranges[leaf], chunks[leaf], footer.metadata.schema.column(leaf), kind)
+            for leaf, kind in _blob_leaves(footer, chunks, sources).items()
+        }
+        rest = [leaf for leaf in leaves if leaf not in blobs]
+        table = pa.table({})
+        if rest:
+            # ParquetFile finds columns by dotted name, which a literal dot makes ambiguous; its reader takes numbers.
+            table = _open(source, footer, 0).reader.read_row_group(ordinal, column_indices=rest, use_threads=False)
+    finally:
+        source.close()
+    places = {}
+    for leaf, array in blobs.items():
+        places[leaf] = table.num_columns
+        table = table.append_column(str(leaf), array) if table.num_columns else pa.table({str(leaf): array})
+    if len(table) != group.num_rows:
+        raise pa.ArrowInvalid(f"{len(table)} rows came where the footer promises {group.num_rows}")
+    return _take(table, rows), places
+
+
+def _open(source: Chunks, footer: Footer, buffer_bytes: int) -> Any:
+    return pq.ParquetFile(
+        source.arrow_file(),
         metadata=footer.metadata,
         pre_buffer=False,
-        buffer_size=_STREAM_BUFFER_BYTES if stream else 0,
+        buffer_size=buffer_bytes,
         coerce_int96_timestamp_unit="us" if footer.has_int96 else None,
         page_checksum_verification=True,
     )
-    if stream:
-        batch_rows = max(1, min(group.num_rows, group.num_rows * _BATCH_BYTES // memory_bytes))
-        return _stream(file, ordinal, leaves, group.num_rows, batch_rows, rows)
-    # ParquetFile finds columns by dotted name, which a literal dot makes ambiguous; its reader takes their numbers.
-    table = file.reader.read_row_group(ordinal, column_indices=leaves, use_threads=False)
-    if len(table) != group.num_rows:
-        raise pa.ArrowInvalid(f"{len(table)} rows came where the footer promises {group.num_rows}")
-    return _take(table, rows)
+
+
+def _blob_leaves(footer: Footer, chunks: Mapping[int, Any], sources: Sequence[str]) -> dict[int, pa.DataType]:
+    """The leaves to decode apart: large values, asked for by themselves and not as a part of a struct."""
+    columns = [column for column in map(footer.columns.find, sources) if column is not None]
+    shared = {leaf for column in columns if len(column.leaves) > 1 for leaf in column.leaves}
+    return {
+        leaf: column.type
+        for column in columns
+        for leaf in column.leaves
+        if leaf not in shared and is_blob(chunks[leaf], footer.metadata.schema.column(leaf), column.type)
+    }
 
 
 def _take(table: pa.Table, rows: Rows) -> pa.Table:

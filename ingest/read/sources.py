@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -57,17 +58,12 @@ def cached_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:
     return _footers.get(entry, filesystem)
 
 
-def chunk_ranges(group: Any, leaves: Sequence[int]) -> list[tuple[int, int]]:
-    """Bytes [start, end) of each leaf's column chunk in the file, in order of place."""
-    ranges = []
-    for leaf in leaves:
-        chunk = group.column(leaf)
-        starts = [chunk.data_page_offset]
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-            starts.append(chunk.dictionary_page_offset)
-        start = min(starts)
-        ranges.append((start, start + chunk.total_compressed_size))
-    return sorted(ranges)
+def chunk_range(chunk: Any) -> tuple[int, int]:
+    """Bytes [start, end) of a column chunk in its file."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
 
 
 def coalesce(ranges: Sequence[tuple[int, int]], gap_bytes: int) -> list[tuple[int, int]]:
@@ -81,14 +77,35 @@ def coalesce(ranges: Sequence[tuple[int, int]], gap_bytes: int) -> list[tuple[in
     return joined
 
 
-def open_chunks(entry: FileEntry, filesystem: FileSystem, group: Any, leaves: Sequence[int], *, whole: bool) -> Any:
-    """What pyarrow reads a row group's leaves from.
+class Chunks(Protocol):
+    """The bytes of some column chunks of a file."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of the open file, where it is on this machine."""
+
+    def at(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the file, which lie in one column chunk.
+
+        Raises:
+            SourceError: they cannot be read.
+            OSError: they lie elsewhere.
+        """
+
+    def arrow_file(self) -> Any:
+        """The same for pyarrow to read."""
+
+    def close(self) -> None:
+        """Let the file go; buffers that were handed out stay."""
+
+
+def open_chunks(entry: FileEntry, filesystem: FileSystem, ranges: Sequence[tuple[int, int]], *, whole: bool) -> Chunks:
+    """What a row group's leaves are read from.
 
     Args:
         entry: the file, which must be as it was listed.
         filesystem: its store.
-        group: the row group's metadata.
-        leaves: the Parquet columns.
+        ranges: bytes [start, end) of the column chunks.
         whole: fetch them now, in one go; else a block at a time, as they are read.
 
     Raises:
@@ -103,20 +120,39 @@ def open_chunks(entry: FileEntry, filesystem: FileSystem, group: Any, leaves: Se
             raise ReadError(
                 f"the file has changed since it was listed: {what}", path=entry.url, hint="Start the run again"
             )
-        return pa.OSFile(path)
-    ranges = chunk_ranges(group, leaves)
-    if whole:
-        spans = coalesce(ranges, GAP_BYTES)
-        blobs = filesystem.read_ranges(entry.url, spans, entry.etag)
-        parts = [(start, memoryview(blob)) for (start, _), blob in zip(spans, blobs, strict=True)]
-        return pa.PythonFile(_Fetched(entry.size, parts), mode="r")
-    return pa.PythonFile(_Blocks(entry, filesystem, ranges), mode="r")
+        return _Local(path)
+    if not whole:
+        return _Blocks(entry, filesystem, ranges)
+    spans = coalesce(sorted(ranges), GAP_BYTES)
+    blobs = filesystem.read_ranges(entry.url, spans, entry.etag)
+    return _Fetched(entry.size, [(start, memoryview(blob)) for (start, _), blob in zip(spans, blobs, strict=True)])
+
+
+class _Local:
+    """A file on this machine. It is read, not mapped: a file cut short while mapped kills the process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def at(self, start: int, end: int) -> memoryview:
+        data = os.pread(self.descriptor, end - start, start)
+        if len(data) != end - start:
+            raise OSError(f"the file ends at byte {start + len(data)}, before byte {end}")
+        return memoryview(data)
+
+    def arrow_file(self) -> Any:
+        return pa.OSFile(self._path)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class _Sparse:
     """A read-only file of which only some ranges exist; pyarrow asks for no others."""
 
     closed = False
+    descriptor = None
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -133,17 +169,20 @@ class _Sparse:
         return self._at
 
     def read(self, count: int) -> memoryview:
-        data = self._bytes(self._at, min(self._at + count, self._size))
+        data = self.at(self._at, min(self._at + count, self._size))
         self._at += len(data)
         return data
 
     def close(self) -> None:
-        self.closed = True
+        """Nothing is open; pyarrow calls this on what it has read."""
+
+    def arrow_file(self) -> Any:
+        return pa.PythonFile(self, mode="r")
 
     def readable(self) -> bool:
         return True
 
-    def _bytes(self, start: int, end: int) -> memoryview:
+    def at(self, start: int, end: int) -> memoryview:
         raise NotImplementedError
 
 
@@ -154,7 +193,7 @@ class _Fetched(_Sparse):
         super().__init__(size)
         self._parts = parts
 
-    def _bytes(self, start: int, end: int) -> memoryview:
+    def at(self, start: int, end: int) -> memoryview:
         for first, data in self._parts:
             if first <= start and end <= first + len(data):
                 return data[start - first : end - first]
@@ -164,14 +203,14 @@ class _Fetched(_Sparse):
 class _Blocks(_Sparse):
     """Column chunks fetched a block at a time; each keeps its latest block only."""
 
-    def __init__(self, entry: FileEntry, filesystem: FileSystem, ranges: list[tuple[int, int]]) -> None:
+    def __init__(self, entry: FileEntry, filesystem: FileSystem, ranges: Sequence[tuple[int, int]]) -> None:
         super().__init__(entry.size)
         self._entry = entry
         self._filesystem = filesystem
         self._ranges = ranges
         self._blocks: dict[tuple[int, int], tuple[int, memoryview]] = {}
 
-    def _bytes(self, start: int, end: int) -> memoryview:
+    def at(self, start: int, end: int) -> memoryview:
         for span in self._ranges:
             if span[0] <= start and end <= span[1]:
                 break
