@@ -126,5 +126,7 @@ class Prefetcher:
             batch = self._transform(batch)
             self._timings.cpu_s = time.thread_time()
             with self._changed:
+                if self._stopped:
+                    return
                 self._ready.append(batch)
                 self._changed.notify_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HOLDS_UP = 0.2  # a stage that is busy, or waited for, for less of the time than this is not to blame
 KEEPS_UP = 0.05  # a trainer that waits for less of its time than this is not held up by its data
 
 
@@ -45,12 +46,12 @@ def verdict(measured: Measured) -> str:
         else 0.0
     )
     held_up = f"the trainer waits {share:.0%} of its time"
-    if measured.augment_slots and busy >= read:
+    if busy >= max(read, HOLDS_UP):
         return (
             f"augment: {held_up}, decoding is {busy:.0%} busy; "
             "add augment.actors_per_trainer or threads on free cores, or a GPU"
         )
-    if read >= 0.2:
+    if read >= HOLDS_UP:
         return (
             f"read: {held_up}, the feeder waits {read:.0%} of it for blocks; "
             "add read.readers or CPUs, or look at the storage"

@@ -169,7 +169,7 @@ print(json.dumps({"cpu_s": time.process_time() - began, "rows": int(rows.sum()),
 
 def test_a_billion_rows_plan_in_seconds_and_megabytes():
     # 10^9 rows in 10^6 units for one of 1,024 ranks, `auto` resolved; processor time, so that a busy machine passes.
-    done = subprocess.run([sys.executable, "-c", SCALE], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SCALE], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert found["rows"] == 10**9
     assert found["steps"] == 10**9 // (1024 * 256)

@@ -1,0 +1,103 @@
+"""Admission: the budget holds, what the step in hand needs always starts, and a sleeper is woken."""
+
+from __future__ import annotations
+
+import threading
+
+from ingest.engine.flow import Flow, Stretch
+
+
+def test_reads_start_within_the_budget_and_not_beyond():
+    flow, stretch = Flow(budget_bytes=100, max_running=8), Stretch([40, 40, 40], [5, 6, 7])
+    flow.open(stretch)
+    for submitted in (0, 1):
+        flow.observe(stretch, submitted, submitted)
+        assert flow.may_start(stretch)
+    flow.observe(stretch, 2, 2)
+    assert flow.held_bytes == 80
+    assert not flow.may_start(stretch)
+    flow.release(40)
+    assert flow.may_start(stretch)
+
+
+def test_what_the_step_in_hand_needs_starts_whatever_the_budget_says():
+    flow, stretch = Flow(budget_bytes=10, max_running=8), Stretch([40, 40, 40], [0, 3, 4])
+    flow.open(stretch)
+    assert flow.may_start(stretch)
+    flow.observe(stretch, 1, 1)
+    assert not flow.may_start(stretch)
+    flow.advance(3)
+    assert flow.may_start(stretch)
+    flow.observe(stretch, 2, 2)
+    assert not flow.may_start(stretch)
+
+
+def test_running_reads_are_bounded_over_all_stretches():
+    flow = Flow(budget_bytes=1000, max_running=2)
+    one, two = Stretch([1, 1], [0, 0]), Stretch([1], [0])
+    flow.open(one)
+    flow.open(two)
+    flow.observe(one, 2, 2)
+    assert not flow.may_start(two)
+    flow.observe(one, 2, 1)
+    assert flow.may_start(two)
+    flow.close(one)
+    assert flow.may_start(two)
+
+
+def test_a_closed_stretch_starts_nothing_and_keeps_what_it_held_counted():
+    flow, stretch = Flow(budget_bytes=100, max_running=2), Stretch([30, 30], [0, 0])
+    flow.open(stretch)
+    flow.observe(stretch, 1, 1)
+    flow.close(stretch)
+    assert not flow.may_start(stretch)
+    assert flow.held_bytes == 30
+
+
+def test_observing_twice_counts_once():
+    flow, stretch = Flow(budget_bytes=100, max_running=2), Stretch([30, 30], [0, 0])
+    flow.open(stretch)
+    flow.observe(stretch, 1, 1)
+    flow.observe(stretch, 1, 0)
+    assert flow.held_bytes == 30
+
+
+def _sleeper(flow: Flow, stretch: Stretch, stopped=lambda: False) -> threading.Thread:
+    thread = threading.Thread(target=flow.wait_until_startable, args=(stretch, stopped), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_sleeping_executor_is_woken_by_release_by_advance_and_by_close():
+    for wake in (
+        lambda flow, _: flow.release(40),
+        lambda flow, _: flow.advance(9),
+        lambda flow, stretch: flow.close(stretch),
+    ):
+        flow, stretch = Flow(budget_bytes=50, max_running=8), Stretch([40, 40], [0, 9])
+        flow.open(stretch)
+        flow.observe(stretch, 1, 0)
+        thread = _sleeper(flow, stretch)
+        assert thread.is_alive()
+        wake(flow, stretch)
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_a_stopped_executor_does_not_sleep_on():
+    flow, stretch = Flow(budget_bytes=50, max_running=8), Stretch([40, 40], [0, 9])
+    flow.open(stretch)
+    flow.observe(stretch, 1, 0)
+    stop = threading.Event()
+    thread = _sleeper(flow, stretch, stop.is_set)
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_reset_forgets_everything_held():
+    flow, stretch = Flow(budget_bytes=50, max_running=8), Stretch([40], [0])
+    flow.open(stretch)
+    flow.observe(stretch, 1, 1)
+    flow.reset()
+    assert (flow.held_bytes, flow.step, flow.stretches) == (0, 0, [])
