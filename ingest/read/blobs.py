@@ -21,8 +21,8 @@ from ingest.read.thrift import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHea
 MIN_VALUE_BYTES = 2048  # below it, this module's Python costs more than pyarrow's second copy
 
 _PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
-_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
-_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw", "GZIP": "gzip"}
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE"}  # levels of old writers may be BIT_PACKED instead
+_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip"}
 _TYPES: dict[pa.DataType, type[np.signedinteger[Any]]] = {
     pa.binary(): np.int32,
     pa.string(): np.int32,
@@ -99,10 +99,14 @@ class _Decoder:
             begin, at = at + header.header_bytes, at + header.header_bytes + header.compressed_bytes
             if at > end:
                 raise ValueError("a page goes on after the end of its column chunk")
+            if header.uncompressed_bytes > len(self._room):
+                raise ValueError("a page is larger than its column chunk")
             if header.type == DICTIONARY_PAGE:
                 self._plain(header, begin, 0, header.values)
                 self._dictionary_values = len(self._lengths)
             elif header.type in (DATA_PAGE, DATA_PAGE_V2):
+                if header.values > self._rows - seen:
+                    raise ValueError(f"its pages hold more values than the {self._rows} promised")
                 self._data_page(header, begin)
                 seen += header.values
 
