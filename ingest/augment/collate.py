@@ -85,8 +85,8 @@ def _chunks(
 
 def _views(chunk: pa.Array, rows: NDArray[np.int64], column: str) -> list[NDArray[np.uint8] | None]:
     kind = chunk.type
-    if pt.is_dictionary(kind) or pt.is_binary_view(kind) or pt.is_string_view(kind):
-        chunk, rows = _plain_bytes(chunk.take(pa.array(rows))), np.arange(len(rows))
+    if pt.is_dictionary(kind) or _is_view(kind):
+        chunk, rows = _without_views(_picked(chunk, rows)), np.arange(len(rows))
         kind = chunk.type
     if pt.is_fixed_size_binary(kind):
         starts = (rows + chunk.offset) * kind.byte_width
@@ -103,6 +103,7 @@ def _views(chunk: pa.Array, rows: NDArray[np.int64], column: str) -> list[NDArra
             hint="Name a field inside a struct with dots, such as image.bytes, in source.columns",
         )
     held = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+    held.flags.writeable = False
     views: list[NDArray[np.uint8] | None] = [
         held[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
     ]
@@ -112,12 +113,15 @@ def _views(chunk: pa.Array, rows: NDArray[np.int64], column: str) -> list[NDArra
     return views
 
 
-def _plain_bytes(array: pa.Array) -> pa.Array:
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pt.is_binary_view(array.type) or pt.is_string_view(array.type):
-        array = array.cast(pa.large_binary())
-    return array
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary_view(kind) or pt.is_string_view(kind))
+
+
+def _without_views(array: pa.Array) -> pa.Array:
+    """Arrow has no `take` for view types yet, so a chunk of them is copied as a whole."""
+    if not _is_view(array.type):
+        return array
+    return array.cast(pa.large_binary() if pt.is_binary_view(array.type) else pa.large_string())
 
 
 def _column(pieces: Pieces, name: str) -> NDArray[Any]:
@@ -140,7 +144,7 @@ def _column(pieces: Pieces, name: str) -> NDArray[Any]:
 
 
 def _picked(chunk: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
-    picked = chunk.take(pa.array(rows))
+    picked = _without_views(chunk).take(pa.array(rows))
     return picked.dictionary_decode() if pt.is_dictionary(picked.type) else picked
 
 
