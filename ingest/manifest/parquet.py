@@ -98,7 +98,7 @@ def read_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:
     try:
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
         return _footer(metadata)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         text = str(error)
         if "encrypt" in text.lower() or "decrypt" in text.lower():
             raise SourceError("the Parquet file is encrypted, which is not supported", path=entry.url) from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingest.errors import ReadError, SourceError
+from ingest.manifest.columns import is_list
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer, wanted_leaves
 from ingest.read.blobs import is_blob, read_blobs
@@ -20,6 +22,7 @@ from ingest.storage.filesystem import FileSystem, open_filesystem
 
 STREAM_BYTES = 256 << 20
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
+_MOST_MILLISECONDS = (2**63 - 1) // 1000
 _STREAM_BUFFER_BYTES = 1 << 20  # of each of its columns
 
 
@@ -93,7 +96,7 @@ def read_unit(
         table, places = _read_group(entry, filesystem, footer, ordinal, rows, list(columns.values()), stream_bytes)
     except SourceError as error:
         raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise ReadError(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
     return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill)
 
@@ -137,43 +140,80 @@ def _read_group(
     chunks = {leaf: group.column(leaf) for leaf in leaves}
     memory_bytes = sum(chunk.total_uncompressed_size for chunk in chunks.values())
     whole = memory_bytes <= stream_bytes
-    ranges = {leaf: chunk_range(chunk) for leaf, chunk in chunks.items()}
-    source = open_chunks(entry, filesystem, list(ranges.values()), whole=whole)
+    source = open_chunks(entry, filesystem, [chunk_range(chunk) for chunk in chunks.values()], whole=whole)
     try:
-        if not whole:
-            batch_rows = max(1, min(group.num_rows, group.num_rows * _BATCH_BYTES // memory_bytes))
-            return _stream(
-                _open(source, footer, _STREAM_BUFFER_BYTES), ordinal, leaves, group.num_rows, batch_rows, rows
-            ), {}
-        blobs = {
-            leaf: read_blobs(source, ranges[leaf], chunks[leaf], footer.metadata.schema.column(leaf), kind)
-            for leaf, kind in _blob_leaves(footer, chunks, sources).items()
-        }
-        rest = [leaf for leaf in leaves if leaf not in blobs]
-        table = pa.table({})
-        if rest:
-            # ParquetFile finds columns by dotted name, which a literal dot makes ambiguous; its reader takes numbers.
-            table = _open(source, footer, 0).reader.read_row_group(ordinal, column_indices=rest, use_threads=False)
+        times = [leaf for leaf in leaves if chunks[leaf].physical_type == "INT96"]
+        if times:
+            _check_times(_open(source, footer, 0, "ms"), entry, ordinal, times)
+        if whole:
+            blobs = _blob_leaves(footer, chunks, sources)
+            table, places = _read_whole(source, footer, ordinal, chunks, blobs)
+            return _take(table, rows), places
+        file = _open(source, footer, _STREAM_BUFFER_BYTES)
+        batch_rows = max(1, min(group.num_rows, group.num_rows * _BATCH_BYTES // memory_bytes))
+        return _stream(file, ordinal, leaves, group.num_rows, batch_rows, rows), {}
     finally:
         source.close()
+
+
+def _read_whole(
+    source: Chunks, footer: Footer, ordinal: int, chunks: Mapping[int, Any], blobs: Mapping[int, pa.DataType]
+) -> tuple[pa.Table, dict[int, int]]:
+    """What `_read_group` gives, all rows of it: the leaves in `blobs` by our own decoder, the rest by pyarrow's."""
+    leaf_of = footer.metadata.schema.column
+    arrays = {
+        leaf: read_blobs(source, chunk_range(chunks[leaf]), chunks[leaf], leaf_of(leaf), kind)
+        for leaf, kind in blobs.items()
+    }
+    rest = [leaf for leaf in chunks if leaf not in blobs]
+    table = None
+    if rest:
+        # ParquetFile finds columns by dotted name, which a literal dot makes ambiguous; its reader takes numbers.
+        table = _open(source, footer, 0).reader.read_row_group(ordinal, column_indices=rest, use_threads=False)
     places = {}
-    for leaf, array in blobs.items():
-        places[leaf] = table.num_columns
-        table = table.append_column(str(leaf), array) if table.num_columns else pa.table({str(leaf): array})
-    if len(table) != group.num_rows:
-        raise pa.ArrowInvalid(f"{len(table)} rows came where the footer promises {group.num_rows}")
-    return _take(table, rows), places
+    for leaf, array in arrays.items():
+        places[leaf] = 0 if table is None else table.num_columns
+        name = str(leaf)
+        table = pa.table({name: array}) if table is None else table.append_column(name, array)
+    promised = footer.metadata.row_group(ordinal).num_rows
+    if table is None or len(table) != promised:
+        raise pa.ArrowInvalid(f"{0 if table is None else len(table)} rows came where the footer promises {promised}")
+    return table, places
 
 
-def _open(source: Chunks, footer: Footer, buffer_bytes: int) -> Any:
+def _open(source: Chunks, footer: Footer, buffer_bytes: int, time_unit: str = "us") -> Any:
     return pq.ParquetFile(
         source.arrow_file(),
         metadata=footer.metadata,
         pre_buffer=False,
         buffer_size=buffer_bytes,
-        coerce_int96_timestamp_unit="us" if footer.has_int96 else None,
+        coerce_int96_timestamp_unit=time_unit if footer.has_int96 else None,
         page_checksum_verification=True,
     )
+
+
+def _check_times(file: Any, entry: FileEntry, ordinal: int, leaves: list[int]) -> None:
+    """Refuse INT96 times that microseconds cannot hold: pyarrow wraps them round. Milliseconds hold them all."""
+    for column in file.reader.read_row_group(ordinal, column_indices=leaves, use_threads=False).columns:
+        for values in _times_in(column.combine_chunks()):
+            span = pc.min_max(values.cast(pa.int64())).as_py()
+            if max(abs(span["min"] or 0), abs(span["max"] or 0)) > _MOST_MILLISECONDS:
+                raise ReadError(
+                    f"row group {ordinal} holds an INT96 time further from 1970 than microseconds in 64 bits reach",
+                    path=entry.url,
+                )
+
+
+def _times_in(array: pa.Array) -> Iterator[pa.Array]:
+    if pa.types.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            yield from _times_in(array.field(i))
+    elif pa.types.is_map(array.type):
+        yield from (values for side in (array.keys, array.items) for values in _times_in(side))
+    elif is_list(array.type):
+        yield from _times_in(array.flatten())
+    elif pa.types.is_timestamp(array.type):
+        yield array
 
 
 def _blob_leaves(footer: Footer, chunks: Mapping[int, Any], sources: Sequence[str]) -> dict[int, pa.DataType]:

@@ -145,6 +145,16 @@ def test_int96_far_from_today_is_exact(tmp_path):  # P13
     assert got["t"].to_pylist() == times
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_int96_too_far_is_an_error_and_never_wraps(tmp_path, nested):
+    times = pa.array([0, 9_400_000_000_000], pa.timestamp("s"))  # the year 299,845
+    if nested:
+        times = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, 2], times)], ["t"])
+    write(tmp_path, {"t": times}, use_deprecated_int96_timestamps=True, store_schema=False)
+    with pytest.raises(ReadError, match="INT96"):
+        read_all(tmp_path)
+
+
 def test_nulls_stay_where_the_type_has_room(tmp_path):
     nulls = {"f": [0.5, None], "s": ["a", None], "b": [b"a", None]}
     write(tmp_path, nulls)
