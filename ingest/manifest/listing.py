@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from ingest.errors import SourceError
 from ingest.manifest.model import FileEntry
 from ingest.spec import Source
-from ingest.storage.filesystem import FileInfo, FileSystem, absolute_url, open_filesystem
+from ingest.storage.filesystem import FileInfo, FileSystem, open_filesystem
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -32,10 +32,9 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
     """
     found: dict[str, tuple[FileInfo, bool]] = {}
     bases: list[str] = []
-    for given in source.paths:
-        path = absolute_url(given)
+    for path in source.paths:
         filesystem = open_filesystem(path, source.storage)
-        base, infos, explicit = _expand(path, filesystem)
+        base, infos, explicit = _expand(filesystem.canonical(path), filesystem)
         bases.append(base)
         for info in infos:
             found[info.url] = (info, explicit or found.get(info.url, (info, False))[1])
@@ -60,11 +59,11 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
 def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], bool]:
     """(base directory, files, whether the user named the file itself) of one path as given."""
     info = None if path.endswith("/") else filesystem.info(path)
-    if info is not None:
-        if info.size == 0:
-            raise SourceError("the file is empty (0 bytes)", path=path)
+    if info is not None and info.size:
         return path.rpartition("/")[0], [info], True
     below = filesystem.walk(path)
+    if info is not None and not below:  # some stores mark a directory by an empty object of its name
+        raise SourceError("the file is empty (0 bytes)", path=path)
     if below or not re.search(r"[*?\[]", path):
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):

@@ -1,9 +1,12 @@
-"""What every filesystem returns."""
+"""What every filesystem returns, and what each checks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from ingest.errors import SourceError
 
 Blob: TypeAlias = Any  # an object with the buffer protocol: bytes, memoryview, or a store's own buffer
 
@@ -21,3 +24,18 @@ class FileInfo:
     url: str
     size: int
     etag: str | None = None
+
+
+def check_lengths(url: str, ranges: Sequence[tuple[int, int]], blobs: Sequence[Blob]) -> None:
+    """Refuse short data, and servers that send the whole file whatever the range.
+
+    Raises:
+        SourceError: a range's bytes are not as many as asked for.
+    """
+    for blob, (start, end) in zip(blobs, ranges, strict=True):
+        if len(blob) == end - start:
+            continue
+        why = "it is truncated" if len(blob) < end - start else "its server does not answer range requests"
+        raise SourceError(
+            f"{len(blob)} bytes came where {end - start} were asked for, from byte {start}: {why}", path=url
+        )

@@ -13,7 +13,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
-from ingest.storage.base import Blob, FileInfo
+from ingest.storage.base import Blob, FileInfo, check_lengths
 
 _S3 = ("s3", "s3a")
 _GCS = ("gs", "gcs")
@@ -46,6 +46,9 @@ class CloudFiles:
             self._store = _client(scheme, bucket, storage)
         except (failures.BaseError, ValueError) as error:
             raise SourceError(f"cannot reach the store: {_first_line(error)}", path=self._root) from error
+
+    def canonical(self, url: str) -> str:
+        return self._root + self._key(url)
 
     def info(self, url: str) -> FileInfo | None:
         key = self._key(url)
@@ -95,19 +98,14 @@ class CloudFiles:
             raise SourceError("no such file", path=url) from error
         except (failures.BaseError, ValueError) as error:
             raise _explained(error, url) from error
-        for blob, (start, end) in zip(blobs, ranges, strict=True):
-            if len(blob) != end - start:
-                raise SourceError(
-                    f"{len(blob)} bytes came where {end - start} were asked for, from byte {start}: it is truncated",
-                    path=url,
-                )
+        check_lengths(url, ranges, blobs)
         return blobs
 
     def local_path(self, url: str) -> None:
         del url
 
     def _key(self, url: str) -> str:
-        return url.removeprefix(self._root) if url.startswith(self._root) else ""
+        return url.partition("://")[2].partition("/")[2]
 
 
 def _client(scheme: str, bucket: str, storage: Storage) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Protocol
 
 from ingest.errors import SourceError
@@ -14,7 +13,7 @@ from ingest.storage.cloud import CLOUD_SCHEMES, CloudFiles
 from ingest.storage.generic import GenericFiles
 from ingest.storage.local import LocalFiles
 
-__all__ = ["Blob", "FileInfo", "FileSystem", "absolute_url", "open_filesystem", "split_url"]
+__all__ = ["Blob", "FileInfo", "FileSystem", "open_filesystem", "split_url"]
 
 
 class FileSystem(Protocol):
@@ -26,6 +25,9 @@ class FileSystem(Protocol):
     @property
     def remote(self) -> bool:
         """Whether a request costs a round trip, so that ranges are worth coalescing and caching."""
+
+    def canonical(self, url: str) -> str:
+        """`url` as `walk` and `info` write it, so that one is a prefix of the other; a local path becomes absolute."""
 
     def info(self, url: str) -> FileInfo | None:
         """The file at `url`; None where there is no file (a directory is none)."""
@@ -49,15 +51,6 @@ def split_url(url: str) -> tuple[str, str]:
     if not sep:
         return "file", url
     return scheme.lower(), rest
-
-
-def absolute_url(url: str) -> str:
-    """`url` as any process of this machine can open it: a local path becomes absolute, the rest stays literal."""
-    scheme, rest = split_url(url)
-    if scheme != "file":
-        return url
-    path = os.path.abspath(Path(rest).expanduser())  # noqa: PTH100  # resolve() would replace links by their targets
-    return path + "/" if rest.endswith("/") and path != "/" else path
 
 
 def open_filesystem(url: str, storage: Storage) -> FileSystem:

@@ -8,7 +8,7 @@ import fsspec
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
-from ingest.storage.base import Blob, FileInfo
+from ingest.storage.base import Blob, FileInfo, check_lengths
 
 
 class GenericFiles:
@@ -33,9 +33,13 @@ class GenericFiles:
         except (ValueError, ImportError) as error:
             raise SourceError(f"cannot open {scheme}:// URLs: {error}") from error
 
+    def canonical(self, url: str) -> str:
+        name = self._fs.unstrip_protocol(self._fs._strip_protocol(url))  # noqa: SLF001  # fsspec's way to split a URL
+        return str(name) + ("/" if url.endswith("/") and not name.endswith("/") else "")
+
     def info(self, url: str) -> FileInfo | None:
         try:
-            found = self._fs.info(self._fs._strip_protocol(url))  # noqa: SLF001  # fsspec's way to split a URL
+            found = self._fs.info(self._fs._strip_protocol(url))  # noqa: SLF001
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -63,14 +67,10 @@ class GenericFiles:
             blobs: list[Blob] = self._fs.cat_ranges([path] * len(ranges), starts, ends)
         except (OSError, ValueError) as error:
             raise _explained(error, url) from error
-        for blob, (start, end) in zip(blobs, ranges, strict=True):
-            if isinstance(blob, Exception):
-                raise _explained(blob, url) from blob
-            if len(blob) != end - start:
-                raise SourceError(
-                    f"{len(blob)} bytes came where {end - start} were asked for, from byte {start}: it is truncated",
-                    path=url,
-                )
+        failed = next((blob for blob in blobs if isinstance(blob, Exception)), None)
+        if failed is not None:
+            raise _explained(failed, url) from failed
+        check_lengths(url, ranges, blobs)
         return blobs
 
     def local_path(self, url: str) -> None:

@@ -16,6 +16,11 @@ class LocalFiles:
 
     remote = False
 
+    def canonical(self, url: str) -> str:
+        # resolve() would replace links by their targets.
+        path = os.path.abspath(Path(self.local_path(url)).expanduser())  # noqa: PTH100
+        return path + "/" if url.endswith("/") and path != "/" else path
+
     def info(self, url: str) -> FileInfo | None:
         path = Path(self.local_path(url))
         try:
@@ -24,12 +29,12 @@ class LocalFiles:
             return None
         except OSError as error:
             raise _explained(error, url) from error
-        return _info(url, stat) if S_ISREG(stat.st_mode) else None
+        return _info(self.canonical(url), stat) if S_ISREG(stat.st_mode) else None
 
     def walk(self, url: str) -> list[FileInfo]:
-        path = self.local_path(url)
+        path = self.canonical(url)
         try:
-            return list(_walk(path, url.rstrip("/") or "/", frozenset()))
+            return list(_walk(path, path.rstrip("/"), frozenset()))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -70,7 +75,7 @@ def _walk(path: str, url: str, above: frozenset[tuple[int, int]]) -> Iterator[Fi
         return
     with os.scandir(path) as entries:
         for entry in entries:
-            child = f"{url.rstrip('/')}/{entry.name}"
+            child = f"{url}/{entry.name}"
             if entry.is_dir():
                 yield from _walk(entry.path, child, above | {here})
             elif entry.is_file():

@@ -71,6 +71,22 @@ def test_directory_markers_and_neighbours_are_no_data(bucket):
     assert [entry.path for entry in list_files(source)] == ["sub/a.parquet"]
 
 
+def test_a_directory_may_be_marked_by_an_empty_object_of_its_name(bucket):  # S05, S3's kin of it
+    bucket.put("data", b"")
+    bucket.put_table("data/a.parquet", pa.table({"x": [1]}))
+    assert len(list_files(Source(path=bucket.url("data"), storage=bucket.storage))) == 1
+    bucket.put("file", b"")
+    with pytest.raises(SourceError, match="0 bytes"):
+        list_files(Source(path=bucket.url("file"), storage=bucket.storage))
+
+
+def test_a_whole_bucket(bucket):
+    bucket.put_table("a.parquet", pa.table({"x": [1]}))
+    bucket.put_table("d/b.parquet", pa.table({"x": [1]}))
+    for path in (f"s3://{bucket.name}", bucket.url()):
+        assert [e.path for e in list_files(Source(path=path, storage=bucket.storage))] == ["a.parquet", "d/b.parquet"]
+
+
 def test_globs_and_lists(bucket):
     for key in ("d/a1.parquet", "d/b1.parquet", "e/a2.parquet"):
         bucket.put_table(key, pa.table({"x": [1]}))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -92,6 +95,16 @@ def test_relative_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert names("d") == ["x.parquet"]
     assert list_files(Source(path="d/*.parquet"))[0].url == f"{tmp_path}/d/x.parquet"
+
+
+def test_paths_are_relative_on_every_filesystem(tmp_path):
+    name = uuid.uuid4().hex
+    data = write(tmp_path / "x.parquet").read_bytes()
+    for key in ("a/b.parquet", "a/k=1/c.parquet"):
+        fsspec.filesystem("memory").pipe(f"/{name}/{key}", data)
+    assert names(f"memory://{name}/a") == ["b.parquet", "k=1/c.parquet"]
+    assert names(f"memory://{name}/*/*.parquet") == ["a/b.parquet"]
+    assert names([f"memory://{name}/a/b.parquet", f"memory://{name}/a/"]) == ["b.parquet", "k=1/c.parquet"]
 
 
 def test_missing_and_empty_are_told_apart(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
-from ingest.storage.filesystem import absolute_url, open_filesystem
+from ingest.storage.filesystem import open_filesystem
 
 pytestmark = pytest.mark.unit
 
@@ -110,7 +110,18 @@ def test_filesystems_are_cached_by_bucket_and_options():
     assert open_filesystem("s3://b/x", Storage(anonymous=True, region="r")) is not one
 
 
-def test_relative_paths_become_absolute_and_urls_stay(tmp_path, monkeypatch):
+def test_canonical_urls_are_prefixes_of_what_is_listed(root):
+    put(f"{root}/d/e/f", b"x")
+    files = open_filesystem(root, Storage())
+    for given in (f"{root}/d", f"{root}/d/"):
+        (found,) = files.walk(given)
+        assert found.url == files.canonical(given).rstrip("/") + "/e/f"
+    assert files.info(f"{root}/d/e/f").url == files.canonical(f"{root}/d/e/f")
+
+
+def test_canonical_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert absolute_url("data/") == f"{tmp_path}/data/"
-    assert absolute_url("s3://b/a b%3A") == "s3://b/a b%3A"
+    assert open_filesystem("data/", Storage()).canonical("data/") == f"{tmp_path}/data/"
+    cloud = open_filesystem("s3://b/x", Storage(anonymous=True, region="r"))
+    assert cloud.canonical("s3://b/a b%3A//?#") == "s3://b/a b%3A//?#"
+    assert cloud.canonical("s3://b") == "s3://b/"
