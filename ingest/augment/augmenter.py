@@ -22,7 +22,7 @@ from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
 from ingest.spec import Augment
 
-CHUNK_ROWS = 16  # decoded together and then resized: their pixels stay in the cache in between
+CHUNK_ROWS = 32  # decoded together and then resized: one DALI run costs 0.3 ms beside its images, 10 us a row here
 _DEVICE_WORKERS = 2  # one batch is copied back while the next one runs
 
 

@@ -63,7 +63,7 @@ def test_random_windows_are_spread_over_area_ratio_and_place():
     y, x, height, width = random_windows(shapes, (0.08, 1), (3 / 4, 4 / 3), rng.uniforms(0, 0, np.arange(20_000), 22)).T
     share = height * width / (480 * 640)
     assert share.min() < 0.082
-    # A share s of a 4:3 image fits for every ratio up to s = 9/16, and above for -ln(s) / ln(16/9) of them, so that below
+    # A share s of a 4:3 image fits for every ratio up to s = 9/16, above it for -ln(s) / ln(16/9) of them, so below
     # one half there are 0.42 of 0.4825 + (1 - 9/16 - 9/16 ln(16/9)) / ln(16/9).
     assert abs((share < 0.5).mean() - 0.617) < 0.012
     assert share.max() > 0.95
