@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 
@@ -35,8 +36,6 @@ class LocalFiles:
         path = self.canonical(url)
         try:
             return list(_walk(path, path.rstrip("/"), frozenset()))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         except OSError as error:
             raise _explained(error, url) from error
 
@@ -69,16 +68,22 @@ def _info(url: str, stat: os.stat_result) -> FileInfo:
 
 
 def _walk(path: str, url: str, above: frozenset[tuple[int, int]]) -> Iterator[FileInfo]:
-    stat = Path(path).stat()
+    """What vanishes while it is listed, a writer's temporary file say, is left out."""
+    try:
+        stat = Path(path).stat()
+        with os.scandir(path) as found:
+            entries = list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
     here = (stat.st_dev, stat.st_ino)
     if here in above:
         return
-    with os.scandir(path) as entries:
-        for entry in entries:
-            child = f"{url}/{entry.name}"
-            if entry.is_dir():
-                yield from _walk(entry.path, child, above | {here})
-            elif entry.is_file():
+    for entry in entries:
+        child = f"{url}/{entry.name}"
+        if entry.is_dir():
+            yield from _walk(entry.path, child, above | {here})
+        elif entry.is_file():
+            with suppress(FileNotFoundError):
                 yield _info(child, entry.stat())
 
 
