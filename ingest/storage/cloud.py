@@ -152,6 +152,11 @@ _CAUSES: tuple[tuple[type[Exception], str, str | None], ...] = (
     (failures.PreconditionError, "the file has changed since it was listed", "Start the run again"),
 )
 _TEXTS: tuple[tuple[str, str, str | None], ...] = (
+    (
+        "169.254.169.254",  # where every cloud's machines ask for credentials, when nothing else gave any
+        "no credentials were found on this machine",
+        "Set the cloud's environment variables, or source.storage.anonymous for a public bucket",
+    ),
     ("NoSuchBucket", "no such bucket", None),
     ("ContainerNotFound", "no such container", None),
     ("error sending request", "the store cannot be reached", "Check source.storage.endpoint_url"),

@@ -176,6 +176,14 @@ def test_the_endpoint_may_stand_in_the_environment(bucket, monkeypatch):
     assert len(list_files(Source(path=bucket.url("a.parquet"), storage=Storage(region="us-east-1")))) == 1
 
 
+def test_a_public_bucket_needs_no_credentials(bucket, monkeypatch):
+    bucket.put_table("a.parquet", pa.table({"x": [1]}))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    public = Storage(endpoint_url=bucket.endpoint, anonymous=True)
+    assert len(list_files(Source(path=bucket.url("a.parquet"), storage=public))) == 1
+
+
 def test_missing_keys_prefixes_and_buckets_are_named(bucket):
     for path, message in (
         (bucket.url("none"), "no such file or directory"),

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from obstore import exceptions as failures
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
+from ingest.storage import cloud
 from ingest.storage.filesystem import open_filesystem
 
 pytestmark = pytest.mark.unit
@@ -97,6 +99,14 @@ def test_unknown_scheme_and_missing_bucket_are_named():
         open_filesystem("nosuch://x/y", Storage())
     with pytest.raises(SourceError, match="names no bucket"):
         open_filesystem("s3:///key", Storage())
+
+
+def test_missing_credentials_are_named():
+    error = failures.GenericError(
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1s"
+    )
+    assert "no credentials" in str(cloud._explained(error, "s3://b/x"))
+    assert "Debug source" not in str(cloud._explained(failures.GenericError("a\n\nDebug source: b"), "s3://b/x"))
 
 
 def test_cloud_options_on_another_scheme_are_refused():
