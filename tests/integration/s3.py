@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from moto.s3.models import s3_backends
+from moto.s3.models import get_canned_acl, s3_backends
 from moto.server import ThreadedMotoServer
 
 from ingest.spec import Storage
@@ -33,6 +33,10 @@ class Bucket:
 
     def put(self, key: str, data: bytes) -> None:
         self._backend.put_object(self.name, key, data)
+
+    def publish(self, key: str) -> None:
+        """Let everyone read an object."""
+        self._backend.get_object(self.name, key).set_acl(get_canned_acl("public-read"))
 
     def put_table(self, key: str, table: pa.Table, **options) -> None:
         sink = pa.BufferOutputStream()

@@ -180,8 +180,11 @@ def test_a_public_bucket_needs_no_credentials(bucket, monkeypatch):
     bucket.put_table("a.parquet", pa.table({"x": [1]}))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    public = Storage(endpoint_url=bucket.endpoint, anonymous=True)
-    assert len(list_files(Source(path=bucket.url("a.parquet"), storage=public))) == 1
+    source = Source(path=bucket.url("a.parquet"), storage=Storage(endpoint_url=bucket.endpoint, anonymous=True))
+    with pytest.raises(SourceError, match="denied"):
+        list_files(source)
+    bucket.publish("a.parquet")
+    assert manifest_of(source).rows == 1
 
 
 def test_missing_keys_prefixes_and_buckets_are_named(bucket):
