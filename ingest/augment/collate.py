@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,14 @@ def gather(pieces: Pieces, column: str) -> list[NDArray[np.uint8] | None]:
     """
     out: list[NDArray[np.uint8] | None] = []
     for table, rows in pieces:
-        first = len(out)
-        out += [None] * len(rows)
-        for chunk, local, places in _chunks(table, rows, column):
-            for place, view in zip((first + places).tolist(), _views(chunk, local, column), strict=True):
-                out[place] = view
+        chunks = _chunked(table, column).chunks
+        opened: dict[int, _Bytes] = {}
+        # Row by row: a batch has a row or two of each of many chunks, too few for NumPy to gain anything.
+        for home, row in zip(*(each.tolist() for each in _places(chunks, rows)), strict=True):
+            if home not in opened:
+                opened[home] = _opened(chunks[home], column)
+            starts, stops, data, missing = opened[home]
+            out.append(None if missing is not None and missing[row] else data[starts[row] : stops[row]])
     return out
 
 
@@ -64,53 +67,45 @@ def collate(pieces: Pieces, skip: Collection[str] = ()) -> dict[str, NDArray[Any
     return {name: _column(pieces, name) for name in names}
 
 
-def _chunks(
-    table: pa.Table, rows: NDArray[np.int64], column: str
-) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int64]]]:
-    """(chunk, rows inside it, their places among `rows`) for every chunk that holds some of the rows."""
+def _chunked(table: pa.Table, column: str) -> pa.ChunkedArray:
     try:
-        chunks = table.column(column).chunks
+        return table.column(column)
     except KeyError:
         raise ReadError(f"no column '{column}' in a block; it has {', '.join(table.column_names)}") from None
-    places = np.arange(len(rows))
-    if len(chunks) == 1:
-        yield chunks[0], rows, places
-        return
-    ends = np.cumsum([len(chunk) for chunk in chunks])
+
+
+def _places(chunks: Sequence[pa.Array], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Int64 (rows,) each: the chunk of every row, and the row inside it."""
+    ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
     home = np.searchsorted(ends, rows, side="right")
-    for index in np.unique(home).tolist():
-        here = places[home == index]
-        yield chunks[index], rows[here] - (ends[index] - len(chunks[index])), here
+    return home, rows - np.concatenate([np.zeros(1, np.int64), ends])[home]
 
 
-def _views(chunk: pa.Array, rows: NDArray[np.int64], column: str) -> list[NDArray[np.uint8] | None]:
+# Where each value starts and stops in the data, the data, and which values are null (None: none is).
+_Bytes = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8], NDArray[np.bool_] | None]
+
+
+def _opened(chunk: pa.Array, column: str) -> _Bytes:
+    if pt.is_dictionary(chunk.type):
+        chunk = chunk.dictionary_decode()
+    chunk = _without_views(chunk)
     kind = chunk.type
-    if pt.is_dictionary(kind) or _is_view(kind):
-        chunk, rows = _without_views(_picked(chunk, rows)), np.arange(len(rows))
-        kind = chunk.type
+    buffers = chunk.buffers()
     if pt.is_fixed_size_binary(kind):
-        starts = (rows + chunk.offset) * kind.byte_width
+        starts = np.arange(chunk.offset, chunk.offset + len(chunk)) * kind.byte_width
         stops = starts + kind.byte_width
-        data = chunk.buffers()[1]
     elif pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_string(kind) or pt.is_large_string(kind):
         wide = pt.is_large_binary(kind) or pt.is_large_string(kind)
-        _, ends, data = chunk.buffers()
-        offsets = np.frombuffer(ends, np.int64 if wide else np.int32)[chunk.offset :]
-        starts, stops = offsets[rows], offsets[rows + 1]
+        offsets = np.frombuffer(buffers[1], np.int64 if wide else np.int32)[chunk.offset :]
+        starts, stops = offsets, offsets[1:]
     else:
         raise ReadError(
             f"column '{column}' is {kind}, and encoded images are binary",
             hint="Name a field inside a struct with dots, such as image.bytes, in source.columns",
         )
-    held = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
-    held.flags.writeable = False
-    views: list[NDArray[np.uint8] | None] = [
-        held[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-    ]
-    if chunk.null_count:
-        for row in np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False)[rows]).tolist():
-            views[row] = None
-    return views
+    data = _NO_BYTES if buffers[-1] is None else np.frombuffer(buffers[-1], np.uint8)
+    data.flags.writeable = False
+    return starts, stops, data, chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -125,22 +120,34 @@ def _without_views(array: pa.Array) -> pa.Array:
 
 
 def _column(pieces: Pieces, name: str) -> NDArray[Any]:
-    """One column of the batch: rows picked chunk by chunk, put together, then put in order."""
-    parts, places, first = [], [], 0
-    for table, rows in pieces:
-        for chunk, local, here in _chunks(table, rows, name):
-            parts.append(_picked(chunk, local))
-            places.append(first + here)
-        first += len(rows)
-    types = {str(part.type) for part in parts}
+    """One column of the batch."""
+    columns = [_chunked(table, name) for table, _ in pieces]
+    types = {str(column.type) for column in columns}
     if len(types) > 1:
         raise ReadError(f"column '{name}' is {' here and '.join(sorted(types))} there")
+    kind = columns[0].type
+    if _is_plain(kind) and all(_whole_is_cheap(c, len(rows)) for c, (_, rows) in zip(columns, pieces, strict=True)):
+        return np.concatenate([c.to_numpy()[rows] for c, (_, rows) in zip(columns, pieces, strict=True)])
+    parts, places, first = [], [], 0
+    for column, (_, rows) in zip(columns, pieces, strict=True):
+        chunks = column.chunks
+        home, local = _places(chunks, rows)
+        for index in np.unique(home).tolist():
+            here = np.flatnonzero(home == index)
+            parts.append(_picked(chunks[index], local[here]))
+            places.append(first + here)
+        first += len(rows)
     if not parts:  # no rows: the dtype is the type's all the same
-        return _array(pa.array([], pieces[0][0].schema.field(name).type), name)
+        return _array(_picked(pa.array([], kind), np.zeros(0, np.int64)), name)
     values = _array(parts[0] if len(parts) == 1 else pa.concat_arrays(parts), name)
     out = np.empty_like(values)
     out[np.concatenate(places)] = values
     return out
+
+
+def _whole_is_cheap(column: pa.ChunkedArray, rows: int) -> bool:
+    """Whether a column without nulls is faster converted as a whole than picked chunk by chunk."""
+    return column.null_count == 0 and (column.num_chunks == 1 or len(column) <= 1024 * max(rows, 1))
 
 
 def _picked(chunk: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
