@@ -1,0 +1,102 @@
+"""`index` and `plan`: what is there, and what reading it costs; no data is read beyond footers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from ingest.engine import cluster
+from ingest.engine.catalog import Found, find_manifest
+from ingest.ops import output_bytes
+from ingest.plan.layout import EpochLayout
+from ingest.plan.reads import UnitSizes
+from ingest.plan.resolve import cost, resolve
+from ingest.plan.schedule import Share
+from ingest.session import READ_AHEAD, STORE_SHARE, wanted
+from ingest.spec import Spec
+
+
+def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
+    """The manifest of a spec's source, made once for all that name the same run (this job, when left out).
+
+    Raises:
+        SourceError: the data cannot be found, listed or opened.
+    """
+    run = run or ray.get_runtime_context().get_job_id()
+    return find_manifest(spec.source, run, cache_dir, min(spec.read.cpus, cluster.resources().cpus))
+
+
+def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
+    """What is there. `bytes` counts whole files, `column_bytes` what reading the wanted columns fetches.
+
+    Raises:
+        SourceError: the data cannot be found, listed or opened.
+    """
+    began = time.perf_counter()
+    manifest = find(spec, cache_dir).manifest
+    return {
+        "files": len(manifest.files),
+        "units": len(manifest.units),
+        "rows": manifest.rows,
+        "bytes": sum(file.size for file in manifest.files),
+        "column_bytes": int(manifest.units.bytes.sum()),
+        "seconds": time.perf_counter() - began,
+        "digest": manifest.digest,
+        "format": manifest.format,
+        "columns": {
+            name: {"source": source, "type": str(manifest.schema.field(name).type)}
+            for name, source in manifest.columns.items()
+        },
+    }
+
+
+def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
+    """What an epoch is for a world of this size on this cluster, `auto` resolved as a first start would.
+
+    `bytes` fields are of one rank where their name says so: `rank_window_bytes`, encoded bytes of the windows open at
+    a time; `rank_budget_bytes`, the most that its reads may hold; `batch_bytes`, one augmented batch.
+
+    Raises:
+        SpecError, SourceError, PlanError, ClusterError: what a start would be refused for.
+    """
+    share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
+    have = cluster.resources()
+    cluster.check(spec, have, world_size)
+    manifest = find(spec, cache_dir).manifest
+    units, rows = manifest.units, manifest.rows
+    sizes = UnitSizes(units.bytes, units.memory_bytes)
+    memory = int(have.object_store_bytes * STORE_SHARE / world_size) or None
+    order = resolve(wanted(spec), units.rows, sizes, world_size, memory)
+    layout = EpochLayout(units.rows, order, epoch=0)
+    costs = cost(layout, sizes, world_size, share.batch, share.last)
+    window_bytes = min(int(spec.order.window_bytes), (memory or int(spec.order.window_bytes) * 2) // 2)
+    unit_bytes = int(units.memory_bytes.sum()) // len(units)
+    ops = spec.augment.pipeline
+    return {
+        "world_size": world_size,
+        "batch_size": share.batch,
+        "global_batch": share.global_batch,
+        "rows": rows,
+        "steps": share.steps(rows),
+        "last": share.last,
+        "dropped": share.dropped(rows),
+        "padded": share.padded(rows),
+        "shuffle": order.shuffle,
+        "lanes": order.lanes,
+        "interleave": order.interleave,
+        "units": len(units),
+        "windows": sum(len(layout.lane(lane)) for lane in range(order.lanes)),
+        "open_units": costs.open_units,
+        "label_variance": costs.label_variance,
+        "read_amplification": costs.read_amplification,
+        "rank_bytes": costs.rank_bytes,
+        "rank_units": costs.rank_units.tolist(),
+        "window_bytes": window_bytes,
+        "rank_window_bytes": costs.open_units * unit_bytes // world_size,
+        "rank_budget_bytes": int(window_bytes * READ_AHEAD),
+        "batch_bytes": output_bytes(ops) * share.batch if ops else unit_bytes * len(units) * share.batch // rows,
+        "digest": manifest.digest,
+    }

@@ -1,0 +1,250 @@
+"""`verify`: the proof that an epoch delivers every sample once, taken from what the ranks really received."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.cli_plan import find
+from ingest.cli_trainers import Trainers
+from ingest.errors import PlanError
+from ingest.loader.batch import Batch
+from ingest.plan.schedule import Share
+from ingest.session import Loader
+from ingest.spec import Spec
+
+_MASK = (1 << 64) - 1
+_NOT_CONTENT = ("sample_id", "valid")
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Leave an epoch after some steps and go on with another world and batch size."""
+
+    at_step: int
+    world_size: int
+    batch_size: int | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one rank received.
+
+    Attributes:
+        steps: batches.
+        ids, positions: int64 (rows,), of the valid rows.
+        invalid: rows that only fill up.
+        content: the sum of the rows' digests, modulo 2^64.
+        state: of the loader afterwards.
+    """
+
+    steps: int
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    invalid: int
+    content: int
+    state: dict[str, Any]
+
+
+class Checker:
+    """One rank that takes an epoch, or a part of it, and remembers who came. Runs as a Ray actor.
+
+    Args:
+        rank, spec, world_size, cache_dir: the loader's.
+    """
+
+    def __init__(self, rank: int, spec: Spec, world_size: int, cache_dir: Path | None) -> None:
+        self._rank, self._spec, self._world_size, self._cache_dir = rank, spec, world_size, cache_dir
+
+    def check(self, epoch: int, steps: int | None, state: dict[str, Any] | None, positions: int | None) -> Seen:
+        """Take the rest of an epoch, from a state where there is one, or only its next `steps` steps.
+
+        Args:
+            epoch: where to begin without a state.
+            steps: leave after so many.
+            state: of a loader.
+            positions: digest the content of rows at earlier positions only.
+        """
+        ids, places, taken, invalid, content = [], [], 0, 0, 0
+        with Loader(self._spec, self._rank, self._world_size, epochs=epoch + 1, cache_dir=self._cache_dir) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            else:
+                loader.set_epoch(epoch)
+            for batch in loader:
+                rows = batch.valid_rows
+                ids.append(np.array(batch["sample_id"][:rows], np.int64))
+                places.append(np.array(batch.positions[:rows], np.int64))
+                digested = np.arange(rows) if positions is None else np.flatnonzero(places[-1] < positions)
+                content += sum(row_digests(batch, digested))
+                invalid += len(batch.positions) - rows
+                taken += 1
+                if taken == steps:
+                    break
+            none = np.zeros(0, np.int64)
+            return Seen(
+                taken,
+                np.concatenate([none, *ids]),
+                np.concatenate([none, *places]),
+                invalid,
+                content & _MASK,
+                loader.state_dict(),
+            )
+
+
+def row_digests(batch: Batch, rows: NDArray[np.int64]) -> Iterator[int]:
+    """For each of the rows, 64 bits of its sample id and all its outputs: names, types, shapes and bytes."""
+    columns = [(name.encode(), np.asarray(batch[name])) for name in sorted(batch) if name not in _NOT_CONTENT]
+    ids = np.asarray(batch["sample_id"])
+    for row in rows.tolist():
+        digest = hashlib.blake2b(int(ids[row]).to_bytes(8, "little"), digest_size=8)
+        for name, column in columns:
+            digest.update(name)
+            for part in _bytes_of(column[row]):
+                digest.update(part)
+        yield int.from_bytes(digest.digest(), "little")
+
+
+def _bytes_of(value: Any) -> Iterator[bytes]:
+    """A value as type, size and bytes, so that no two values look alike."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.ascontiguousarray(value)
+        yield f"|{array.dtype.str}{np.shape(value)}|".encode()
+        if array.dtype == object:
+            for item in array.ravel():
+                yield from _bytes_of(item)
+        else:
+            yield array.tobytes()
+        return
+    data = value if isinstance(value, bytes) else repr(value).encode()
+    yield f"|{type(value).__name__}{len(data)}|".encode()
+    yield data
+
+
+def verify(
+    spec: Spec,
+    world_size: int,
+    *,
+    cache_dir: Path | None,
+    epoch: int = 0,
+    positions: int | None = None,
+    resume: Resume | None = None,
+) -> dict[str, Any]:
+    """Consume one epoch through all ranks and compare what came with what there is.
+
+    Args:
+        spec: what to consume.
+        world_size: ranks.
+        cache_dir: of manifests.
+        epoch: which.
+        positions: limit the digests to the first so many rows of the epoch.
+        resume: leave in mid-epoch and go on elsewhere.
+
+    Returns:
+        See `compare`.
+
+    Raises:
+        PlanError: there is no such step to resume at.
+        IngestError: of the first rank that fails.
+    """
+    began = time.perf_counter()
+    found = find(spec, cache_dir)
+    rows, start, state = found.manifest.rows, 0, None
+    parts: list[list[Seen]] = []
+    if resume is not None:
+        share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
+        if resume.at_step >= share.steps(rows):
+            raise PlanError(f"no step {resume.at_step} to resume at: the epoch has {share.steps(rows)} steps")
+        parts.append(_consume(spec, world_size, cache_dir, epoch, resume.at_step, None, positions))
+        start, state = resume.at_step * share.global_batch, parts[0][0].state
+        spec, world_size = resumed(spec, resume), resume.world_size
+    parts.append(_consume(spec, world_size, cache_dir, epoch, None, state, positions))
+    share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
+    last_state = parts[-1][0].state
+    return {
+        "world_size": world_size,
+        "epoch": epoch,
+        **compare(parts, rows, share.dropped(rows - start), share.padded(rows - start), positions),
+        "lanes": last_state["lanes"],
+        "interleave": last_state["interleave"],
+        "digest": found.manifest.digest,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def resumed(spec: Spec, resume: Resume) -> Spec:
+    """The spec that goes on: the same, but for the batch size where another is asked for."""
+    if resume.batch_size is None:
+        return spec
+    batch = spec.batch.model_copy(update={"size": resume.batch_size, "global_size": None})
+    return spec.model_copy(update={"batch": batch})
+
+
+def _consume(
+    spec: Spec,
+    world_size: int,
+    cache_dir: Path | None,
+    epoch: int,
+    steps: int | None,
+    state: dict[str, Any] | None,
+    positions: int | None,
+) -> list[Seen]:
+    with Trainers(Checker, world_size, spec, world_size, cache_dir) as trainers:
+        seen: list[Seen] = trainers.call("check", epoch, steps, state, positions)
+        return seen
+
+
+def compare(parts: Sequence[Sequence[Seen]], rows: int, dropped: int, padded: int, limit: int | None) -> dict[str, Any]:
+    """Compare what the ranks received with what there is.
+
+    Args:
+        parts: the ranks of each world that took a part of the epoch, one after the other.
+        rows: of the data set; ids run from 0 to rows - 1.
+        dropped: rows that the plan leaves out.
+        padded: invalid rows that the plan adds.
+        limit: positions that the digests cover; None for all.
+
+    Returns:
+        `expected` is the rows that must come, `missing` those of them that did not, `repeated` the deliveries beyond
+        the first, `foreign` ids that the data set does not have; `steps_per_rank` are those of the last world;
+        `order_digest` is over the sample ids by position,
+        `content_digest` over (sample id, outputs) in any order, both over the first `positions` rows; `ok` says
+        whether all of it is as it must be.
+    """
+    ranks = [seen for part in parts for seen in part]
+    ids = np.concatenate([seen.ids for seen in ranks])
+    places = np.concatenate([seen.positions for seen in ranks])
+    inside = ids[(ids >= 0) & (ids < rows)]
+    times = np.bincount(inside, minlength=rows)
+    expected = rows - dropped
+    distinct = int(np.count_nonzero(times))
+    by_place = np.argsort(places, kind="stable")
+    covered = len(ids) if limit is None else int(np.count_nonzero(places < limit))
+    ordered = np.ascontiguousarray(ids[by_place][:covered], "<i8")
+    result = {
+        "rows": rows,
+        "expected": expected,
+        "delivered": len(ids),
+        "missing": max(0, expected - distinct),
+        "repeated": int(times.sum()) - distinct,
+        "foreign": len(ids) - len(inside),
+        "dropped": dropped,
+        "padded": sum(seen.invalid for seen in ranks),
+        "steps_per_rank": [seen.steps for seen in parts[-1]],
+        "steps_equal": all(len({seen.steps for seen in part}) == 1 for part in parts),
+        "states_equal": all(seen.state == part[0].state for part in parts for seen in part),
+        "positions_once": bool(np.array_equal(places[by_place], np.arange(expected))),
+        "positions": covered,
+        "order_digest": hashlib.blake2b(ordered.tobytes(), digest_size=16).hexdigest(),
+        "content_digest": f"{sum(seen.content for seen in ranks) & _MASK:016x}",
+    }
+    faults = result["missing"] or result["repeated"] or result["foreign"] or result["padded"] != padded
+    fine = result["steps_equal"] and result["states_equal"] and result["positions_once"]
+    return {**result, "ok": bool(fine and not faults)}
