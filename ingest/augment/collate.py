@@ -39,7 +39,7 @@ def gather(pieces: Pieces, column: str) -> list[NDArray[np.uint8] | None]:
             if home not in opened:
                 opened[home] = _opened(chunks[home], column)
             starts, stops, data, missing = opened[home]
-            out.append(None if missing is not None and missing[row] else data[starts[row] : stops[row]])
+            out.append(None if missing is not None and missing[row] else data[starts.item(row) : stops.item(row)])
     return out
 
 
@@ -86,10 +86,10 @@ _Bytes = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8], NDArray[np.bool_] 
 
 
 def _opened(chunk: pa.Array, column: str) -> _Bytes:
-    if pt.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_decode()
-    chunk = _without_views(chunk)
     kind = chunk.type
+    if not pt.is_binary(kind):
+        chunk = _without_views(chunk.dictionary_decode() if pt.is_dictionary(kind) else chunk)
+        kind = chunk.type
     buffers = chunk.buffers()
     if pt.is_fixed_size_binary(kind):
         starts = np.arange(chunk.offset, chunk.offset + len(chunk)) * kind.byte_width
