@@ -5,7 +5,16 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 Side = Annotated[int, Field(gt=0, le=16384)]
 
@@ -15,6 +24,11 @@ class OpBase(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
+
+    @model_serializer(mode="wrap")
+    def _under_its_name(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As a spec writes it, so that what is dumped can be loaded."""
+        return {self.name: serialize(self)}
 
 
 class RandomResizedCrop(OpBase):
@@ -108,6 +122,27 @@ def parse_op(value: Any) -> Any:
     return OPS[name].model_validate(parameters or {})
 
 
+class OpSpelling(BaseModel):
+    """One op and its parameters, as editors complete it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    random_resized_crop: RandomResizedCrop | None = None
+    resize: Resize | None = None
+    center_crop: CenterCrop | None = None
+    flip: Flip | None = None
+    normalize: Normalize | None = None
+
+
+SpelledOp = Annotated[
+    Op,
+    BeforeValidator(
+        parse_op,
+        json_schema_input_type=OpSpelling | Literal["flip", "normalize"],
+    ),
+]
+"""An op in a spec: `flip`, or `{flip: {probability: 0.5}}`."""
+
+
 def sides(size: int | tuple[int, int]) -> tuple[int, int]:
     """(height, width) of a size that may be one side."""
     return (size, size) if isinstance(size, int) else size
@@ -136,6 +171,7 @@ __all__ = [
     "Op",
     "RandomResizedCrop",
     "Resize",
+    "SpelledOp",
     "output_bytes",
     "parse_op",
     "sides",

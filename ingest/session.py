@@ -125,9 +125,7 @@ class Loader:
 
     def _configure(self, order: Order) -> None:
         spec, manifest = self.spec, self._found.manifest
-        readers = spec.read.readers
-        if readers == "auto":
-            readers = max(2, math.ceil(self._cpus / spec.read.cpus / self.world_size) + 1)
+        auto_readers = max(2, math.ceil(self._cpus / spec.read.cpus / self.world_size) + 1)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
         self._order = order
         self._config = FeedConfig(
@@ -135,7 +133,7 @@ class Loader:
             order=order,
             storage=spec.source.storage,
             fill=dict(spec.source.fill),
-            readers=readers,
+            readers=auto_readers if spec.read.readers == "auto" else spec.read.readers,
             reader_cpus=spec.read.cpus,
             budget_bytes=int(window_bytes * READ_AHEAD),
             epochs=self._epochs,

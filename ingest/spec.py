@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from ingest.errors import SpecError
-from ingest.ops import RECIPES, Op, parse_op
+from ingest.ops import RECIPES, Op, SpelledOp
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -42,7 +42,7 @@ class Storage(Section):
     """How to reach the bucket. Credentials come from the cloud's usual chain where it is read, never from here."""
 
     endpoint_url: str | None = Field(None, description="an S3-compatible endpoint; http:// is allowed when written so")
-    region: str | None = None
+    region: str | None = Field(None, description="of the bucket; found by the cloud's usual chain when left out")
     anonymous: bool = Field(False, description="send unsigned requests (public buckets)")
 
 
@@ -50,7 +50,7 @@ class Source(Section):
     """What to read."""
 
     path: str | tuple[str, ...] = Field(description="a directory, a file, a glob, or a list of them; any fsspec URL")
-    format: Literal["auto", "parquet"] = "auto"
+    format: Literal["auto", "parquet"] = Field("auto", description="found from names and first bytes")
     columns: dict[str, str] | None = Field(
         None, description="output name: source column; dots go into structs; all columns when left out"
     )
@@ -58,7 +58,7 @@ class Source(Section):
         default_factory=dict, description="output name: the value that stands for a null"
     )
     limit: PositiveInt | None = Field(None, description="the first rows only, in sorted file order")
-    storage: Storage = Storage()
+    storage: Storage = Field(Storage(), description="how to reach the store")
 
     @field_validator("path", mode="before")
     @classmethod
@@ -67,9 +67,12 @@ class Source(Section):
             value = os.fspath(value)
         if not value or (isinstance(value, (list, tuple)) and not all(value)):
             raise ValueError("is empty: give a directory, a file, a glob or a list of them")
+        for path in [value] if isinstance(value, str) else value:
+            if re.match(r"[^/]+://[^/]*@", str(path)):  # the message must not repeat it
+                raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
         return value
 
-    @field_validator("columns", mode="before")
+    @field_validator("columns", mode="before", json_schema_input_type=dict[str, str] | list[str] | None)
     @classmethod
     def _columns_as_mapping(cls, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -96,8 +99,10 @@ class Source(Section):
 class Order(Section):
     """The order of rows, which the seed decides."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    shuffle: Literal["none", "window", "full"] = "window"
+    seed: int = Field(0, ge=0, lt=2**63, description="of order and augmentation")
+    shuffle: Literal["none", "window", "full"] = Field(
+        "window", description="file order, permuted within windows, or over all that a rank reads"
+    )
     window_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
         ByteSize(256 << 20), description="read ahead for shuffling, per rank"
     )
@@ -126,13 +131,13 @@ class Augment(Section):
     recipe: Literal["imagenet_train", "imagenet_eval", "none"] | None = Field(
         None, description="a named list of ops; `none` when neither recipe, ops nor function is given"
     )
-    ops: tuple[Annotated[Op, BeforeValidator(parse_op)], ...] | None = Field(
+    ops: tuple[SpelledOp, ...] | None = Field(
         None, description="instead of a recipe: a list such as [{random_resized_crop: {size: 224}}, flip]"
     )
     column: str = Field("image", description="the output that holds encoded images")
-    device: Literal["auto", "gpu", "cpu"] = "auto"
-    placement: Literal["actor"] = "actor"
-    actors_per_trainer: PositiveInt = 1
+    device: Literal["auto", "gpu", "cpu"] = Field("auto", description="the GPU where Ray has enough of them")
+    placement: Literal["actor"] = Field("actor", description="in actors beside the trainer")
+    actors_per_trainer: PositiveInt = Field(1, description="augmentation actors of each rank")
     cpus: Annotated[float, Field(ge=0)] = Field(0.0, description="CPUs that Ray counts for each augmentation actor")
     gpus: Annotated[float, Field(gt=0)] = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
     threads: PositiveInt | Auto = Field("auto", description="decoding threads of each augmentation actor")
@@ -154,7 +159,9 @@ class Batch(Section):
 
     size: PositiveInt | None = Field(None, description="rows per trainer and step; 256 when neither size is given")
     global_size: PositiveInt | None = Field(None, description="rows per step over all trainers, whatever their number")
-    last: Literal["drop", "pad", "keep"] = "drop"
+    last: Literal["drop", "pad", "keep"] = Field(
+        "drop", description="the rows that do not fill a global batch: left out, filled up, or a smaller batch"
+    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Batch:
@@ -181,26 +188,26 @@ class Batch(Section):
 class LoaderOptions(Section):
     """What the trainer receives, and how far ahead."""
 
-    framework: Literal["numpy", "torch"] = "numpy"
+    framework: Literal["numpy", "torch"] = Field("numpy", description="what arrays the trainer receives")
     prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
 
 
 class Errors(Section):
     """What happens to a sample that cannot be decoded."""
 
-    on_bad_sample: Literal["raise"] = "raise"
+    on_bad_sample: Literal["raise"] = Field("raise", description="end the run, naming file and row")
 
 
 class Spec(Section):
     """What a run reads, in which order, augmented and batched how."""
 
-    source: Source
-    order: Order = Order()
-    read: Read = Read()
-    augment: Augment = Augment()
-    batch: Batch = Batch()
-    loader: LoaderOptions = LoaderOptions()
-    errors: Errors = Errors()
+    source: Source = Field(description="what to read")
+    order: Order = Field(Order(), description="the order of rows")
+    read: Read = Field(Read(), description="how read tasks run")
+    augment: Augment = Field(Augment(), description="what happens to images")
+    batch: Batch = Field(Batch(), description="rows per step")
+    loader: LoaderOptions = Field(LoaderOptions(), description="what the trainer receives")
+    errors: Errors = Field(Errors(), description="bad samples")
 
     @model_validator(mode="after")
     def _image_column(self) -> Spec:
@@ -251,7 +258,7 @@ class Spec(Section):
 
     def pixel_facts(self) -> dict[str, Any]:
         """What decides the content of a row, JSON-ready."""
-        ops = [{op.name: op.model_dump(mode="json")} for op in self.augment.pipeline]
+        ops = [op.model_dump(mode="json") for op in self.augment.pipeline]
         return {
             "columns": self.source.columns,
             "fill": self.source.fill,
@@ -288,7 +295,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{'.'.join(where)}: unknown key; {advice}")
         else:
             text = problem["msg"].removeprefix("Value error, ")
-            got = "" if problem["type"] in ("missing", "value_error") else f", got {problem['input']!r}"
+            silent = problem["type"] in ("missing", "value_error") or "storage" in where  # may hold a secret
+            got = "" if silent else f", got {problem['input']!r}"
             lines.append(f"{'.'.join(where) or 'spec'}: {text}{got}")
     return "; ".join(dict.fromkeys(lines))
 

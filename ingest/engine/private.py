@@ -40,7 +40,7 @@ def stop_execution(key: str) -> None:
         executor.shutdown(force=False)
 
 
-class Admit(BackpressurePolicy):  # type: ignore[misc]
+class Admit(BackpressurePolicy):
     """Asks the flow whether the next read may start; the only policy of our executions."""
 
     def __init__(self, data_context: Any, topology: Any, resource_manager: Any) -> None:
@@ -55,7 +55,7 @@ class Admit(BackpressurePolicy):  # type: ignore[misc]
         return flow.may_start(stretch)
 
 
-class Pace(ExecutionCallback):  # type: ignore[misc]
+class Pace(ExecutionCallback):
     """Puts the scheduling loop to sleep while nothing runs and nothing may start.
 
     Ray Data's loop spins then, and its liveness rule would start a read beyond the budget.

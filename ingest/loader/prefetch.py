@@ -125,8 +125,13 @@ class Prefetcher:
                 return
             batch = self._transform(batch)
             self._timings.cpu_s = time.thread_time()
-            with self._changed:
-                if self._stopped:
-                    return
+            if not self._put(batch):
+                return
+
+    def _put(self, batch: Any) -> bool:
+        """Whether anybody still wants it."""
+        with self._changed:
+            if not self._stopped:
                 self._ready.append(batch)
-                self._changed.notify_all()
+            self._changed.notify_all()
+            return not self._stopped

@@ -50,7 +50,9 @@ def test_other_lanes_in_the_spec_are_refused():
         state.check(state.save(FACTS, 0, 10), FACTS, {"lanes": 16, "interleave": "auto"})
 
 
-@pytest.mark.parametrize("broken", [{"version": 99}, {"position": -1}, {"position": 101}, {"epoch": "1"}, {"epoch": -1}])
+@pytest.mark.parametrize(
+    "broken", [{"version": 99}, {"position": -1}, {"position": 101}, {"epoch": "1"}, {"epoch": -1}]
+)
 def test_a_broken_state_is_refused(broken):
     with pytest.raises(StateError):
         state.check({**state.save(FACTS, 0, 10), **broken}, FACTS, AUTO)

@@ -21,7 +21,9 @@ MIB = 1 << 20
 
 
 def wanted(**values) -> Wanted:
-    return Wanted(**{"seed": 0, "shuffle": "window", "lanes": None, "interleave": None, "window_bytes": 256 * MIB, **values})
+    return Wanted(
+        **{"seed": 0, "shuffle": "window", "lanes": None, "interleave": None, "window_bytes": 256 * MIB, **values}
+    )
 
 
 def test_golden_order():
