@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
-import ray
 from rich.live import Live
 from rich.text import Text
 
@@ -19,6 +19,7 @@ from ingest.session import Loader
 from ingest.spec import Spec
 
 VERDICT_EVERY_S = 2.0
+RATE_OVER_S = 4.0
 LINE_EVERY_S = 10.0  # where there is no terminal to draw on
 
 
@@ -128,7 +129,7 @@ class LiveLine:
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
-        self._before: tuple[float, int] | None = None
+        self._seen: deque[tuple[float, int]] = deque()
         self._printed_at = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
@@ -150,13 +151,15 @@ class LiveLine:
             console.print(Text(text), soft_wrap=True)
 
     def line(self, progress: list[dict[str, Any]], verdicts: list[str], now: float) -> str:
-        """The line itself; `now` is an instant in seconds, from which the rate since the last call is taken."""
+        """The line itself; `now` is an instant in seconds; the rate is over the last few."""
         if not progress or not any(rank["samples"] for rank in progress):
             return "starting: no batch yet"
         samples = sum(rank["samples"] for rank in progress)
-        then, had = self._before or (now, samples)
+        while len(self._seen) > 1 and now - self._seen[0][0] > RATE_OVER_S:
+            self._seen.popleft()
+        self._seen.append((now, samples))
+        then, had = self._seen[0]
         rate = (samples - had) / (now - then) if now > then else 0.0
-        self._before = (now, samples)
         slowest = min(progress, key=lambda rank: (rank["epoch"], rank["step"]))
         waiting = sum(rank["wait_s"] for rank in progress) / max(1e-9, sum(rank["elapsed_s"] for rank in progress))
         epochs = f"/{self._epochs}" if self._epochs else ""
@@ -254,6 +257,5 @@ def report(
         "interleave": reports[0]["interleave"],
         "digest": ranks[0]["digest"],
         "wall_s": wall_s,
-        "nodes": sum(1 for node in ray.nodes() if node["Alive"]),
         "ranks": reports,
     }

@@ -68,9 +68,10 @@ def steps(spec: Spec) -> int:
         print(f"rank {rank['rank']}: " + ", ".join(f"{name} {humane(name, rank[name])}" for name in REPORTED))
     epochs = result["epochs"]
     learnt = epochs[-1]["loss"] < epochs[0]["loss_first"]
+    missing, repeated = (max(epoch[name] for epoch in epochs) for name in ("missing", "repeated"))
     say(
         f"{'proved' if result['ok'] else 'FAILED'}: in each of {len(epochs)} epochs, of {epochs[0]['expected']:,} "
-        f"samples {max(e['missing'] for e in epochs)} were missing and {max(e['repeated'] for e in epochs)} came twice; "
+        f"samples {missing} were missing and {repeated} came twice; "
         f"the loss {'fell' if learnt else 'DID NOT FALL'} from {epochs[0]['loss_first']:.3f} "
         f"to {epochs[-1]['loss_last']:.3f}"
     )

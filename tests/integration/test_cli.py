@@ -1,0 +1,200 @@
+"""The commands on a real cluster: JSON fields, exit statuses, errors in bounded time, and the train job's resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ingest import cli
+from jobs import train
+
+pytestmark = pytest.mark.usefixtures("cluster")
+ROOT = Path(__file__).parents[2]
+runner = CliRunner()
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A spec file from its sections; nothing is augmented unless said."""
+
+    def spec(folder, **sections):
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump({"source": {"path": str(folder)}, **sections}), encoding="utf-8")
+        return str(path)
+
+    return spec
+
+
+def call(*arguments, status=0):
+    """The JSON of a command, which must end with `status`; with another than 0, its error line."""
+    done = runner.invoke(cli.app, [*arguments, "--json", "-"])
+    assert done.exit_code == status, done.output
+    return json.loads(done.stdout) if status == 0 else done.stderr.splitlines()[-1]
+
+
+def test_index_counts_what_is_there(write, numbers):
+    result = call("index", write(numbers), "--no-cache")
+    assert (result["files"], result["rows"]) == (7, 1010)
+    assert result["units"] == 1 + 8 + 15 + 1 + 6 + 1 + 5
+    assert result["bytes"] == sum(file.stat().st_size for file in numbers.iterdir())
+    assert result["seconds"] > 0
+    assert len(result["digest"]) == 32
+    assert result["columns"] == {"x": {"source": "x", "type": "int64"}, "y": {"source": "y", "type": "double"}}
+
+
+@pytest.mark.parametrize(("last", "steps", "dropped", "padded"), [("drop", 16, 50, 0), ("pad", 17, 0, 10)])
+def test_plan_shows_steps_and_what_auto_became(write, numbers, last, steps, dropped, padded):
+    spec = write(numbers, batch={"size": 20, "last": last})
+    result = call("plan", spec, "--world-size", "3", "--no-cache")
+    assert (result["steps"], result["dropped"], result["padded"], result["global_batch"]) == (
+        steps,
+        dropped,
+        padded,
+        60,
+    )
+    assert result["lanes"] & (result["lanes"] - 1) == 0
+    assert result["windows"] >= result["lanes"]
+    assert result["interleave"] >= 1
+    assert 1 <= result["read_amplification"] < 2
+    assert len(result["rank_units"]) == 3
+
+
+def test_a_plan_that_cannot_run_is_refused_with_need_and_have(write, numbers):
+    line = call("plan", write(numbers, read={"cpus": 64}), "--world-size", "1", status=1)
+    assert "64 CPUs are needed" in line
+    assert "the cluster has 2" in line
+
+
+def test_run_reports_what_the_ranks_saw(write, numbers, tmp_path):
+    spec = write(numbers, batch={"size": 50})
+    target = tmp_path / "run.json"
+    arguments = ["--world-size", "2", "--epochs", "3", "--no-cache", "--json", str(target)]
+    done = runner.invoke(cli.app, ["run", spec, *arguments])
+    assert done.exit_code == 0, done.output
+    result = json.loads(target.read_text())
+    assert (result["world_size"], result["epochs"], result["samples"]) == (2, 3, 3000)
+    assert result["steps_per_rank"] == [30, 30]
+    assert (result["dropped"], result["padded"], result["quarantined"]) == (30, 0, 0)
+    assert len(result["epoch_gap_s"]) == 2
+    assert result["samples_per_s"] == pytest.approx(result["samples"] / result["seconds"])
+    assert 0 < result["first_batch_s"] < result["wall_s"]
+    assert 0 <= result["waiting_fraction"] <= 1
+    assert result["loader_cpu_s"] > 0
+    assert result["peak_rss_bytes"] > 1 << 20
+    assert result["object_store_peak_bytes"] >= 0
+    assert result["spilled_bytes"] == 0
+    assert result["verdict"].split(":")[0] in {"trainer", "read", "augment", "transfer"}
+    assert "run samples: 3,000" in done.stdout
+
+
+def test_step_ms_slows_the_trainer_and_the_verdict_says_so(write, numbers):
+    spec = write(numbers, batch={"size": 100})
+    result = call("run", spec, "--world-size", "1", "--epochs", "1", "--step-ms", "100")
+    assert result["steps_per_rank"] == [10]
+    assert result["seconds"] >= 9 * 0.1
+    assert result["verdict"].startswith("trainer:")
+
+
+def test_verify_proves_coverage_and_the_same_order_and_content_for_another_world_after_a_resume(write, pictures):
+    augment = {"ops": [{"random_resized_crop": {"size": 32}}, "flip"]}
+    spec = write(pictures, augment=augment, batch={"size": 20, "last": "keep"}, order={"lanes": 8, "interleave": 3})
+    whole = call("verify", spec, "--world-size", "1", "--epoch", "1")
+    counts = {name: whole[name] for name in ("expected", "missing", "repeated", "dropped", "padded")}
+    assert counts == {"expected": 240, "missing": 0, "repeated": 0, "dropped": 0, "padded": 0}
+    assert whole["steps_per_rank"] == [12]
+    resume = ["--resume-at", "3", "--resume-world-size", "1", "--resume-batch", "17"]
+    moved = call("verify", spec, "--world-size", "2", "--epoch", "1", *resume)
+    assert (moved["missing"], moved["repeated"], moved["ok"]) == (0, 0, True)
+    assert moved["steps_per_rank"] == [8]  # 120 rows are left after 3 steps of 2 * 20
+    assert moved["order_digest"] == whole["order_digest"]
+    assert moved["content_digest"] == whole["content_digest"]
+
+
+def test_a_step_beyond_the_epoch_is_no_place_to_resume_at(write, numbers):
+    line = call("verify", write(numbers, batch={"size": 505}), "--world-size", "1", "--resume-at", "2", status=1)
+    assert "no step 2 to resume at: the epoch has 2 steps" in line
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"), [(None, "/no/such/place"), ({"picture": "imgae"}, "did you mean 'image'")]
+)
+def test_data_at_fault_has_status_1_and_is_named(write, pictures, columns, named):
+    folder = "/no/such/place" if columns is None else pictures
+    path = write(folder)
+    arguments = [] if columns is None else ["--set", f"source.columns={json.dumps(columns)}"]
+    assert named in call("index", path, "--no-cache", *arguments, status=1)
+
+
+def test_a_bad_sample_ends_every_rank_soon_naming_file_and_row(write, tmp_path, pictures):
+    table = pq.read_table(pictures / "part-0.parquet")
+    images = table["image"].to_pylist()
+    images[7] = b"\xff\xd8 no picture"
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    pq.write_table(table.set_column(0, "image", pa.array(images, pa.binary())), bad / "x.parquet", row_group_size=10)
+    spec = write(bad, augment={"ops": [{"resize": {"size": 32}}]}, batch={"size": 10}, order={"shuffle": "none"})
+    began = time.monotonic()
+    line = call("run", spec, "--world-size", "2", "--epochs", "1000", "--step-ms", "50", status=1)
+    assert time.monotonic() - began < 60
+    assert "x.parquet" in line
+    assert "row 7" in line
+    assert line.startswith("error: [augment]")
+
+
+def test_bench_measures_ceiling_reading_and_the_whole(write, pictures):
+    spec = write(pictures, augment={"ops": [{"random_resized_crop": {"size": 32}}]}, batch={"size": 20})
+    result = call("bench", spec, "--seconds", "0.5", "--repeats", "1")
+    rates = [result[f"{name}samples_per_s"] for name in ("ceiling_", "read_", "")]
+    assert all(rate > 0 for rate in rates)
+    assert result["ratio_to_ceiling"] == pytest.approx(rates[2] / rates[0])
+    assert result["first_batch_s"] > 0
+
+
+def test_the_train_job_learns_and_resumes_in_mid_epoch_on_another_world(write, pictures, tmp_path, capsys):
+    spec = write(pictures, augment={"ops": [{"resize": {"size": 32}}]}, batch={"size": 24})
+    state, target = tmp_path / "state", tmp_path / "out.json"
+    common = ["--state", str(state), "--epochs", "1", "--model", "numpy", "--classes", "2", "--json", str(target)]
+    assert train.main([spec, "--trainers", "2", "--steps", "2", *common]) == 0
+    (first,) = json.loads(target.read_text())["epochs"]
+    assert (first["expected"], first["missing"], first["repeated"]) == (96, 0, 0)
+    assert train.main([spec, "--trainers", "1", *common]) == 0
+    result = json.loads(target.read_text())
+    (rest,) = result["epochs"]
+    assert (rest["position"], rest["expected"], rest["missing"], rest["repeated"]) == (96, 144, 0, 0)
+    assert (result["state"]["epoch"], result["state"]["position"]) == (1, 0)
+    assert "missing 0, repeated 0" in capsys.readouterr().out
+
+
+def test_the_train_job_refuses_what_cannot_be_learnt(write, numbers, capsys):
+    assert train.main([write(numbers)]) == 2
+    assert "nothing to learn" in capsys.readouterr().err
+
+
+def test_a_stale_address_file_does_not_keep_a_local_cluster_from_starting(write, numbers):
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:  # short: a socket's path has 107 bytes
+        (Path(folder) / "ray").mkdir()
+        (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.index", write(numbers), "--no-cache"],
+            cwd=ROOT,
+            env={**environment, "RAY_TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "index rows: 1,010" in done.stdout
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,227 @@
+"""What `run` and `verify` conclude from the ranks' results, and what the train job counts; no cluster."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from ingest.cli_run import LiveLine, report
+from ingest.cli_verify import Resume, Seen, compare, resumed, row_digests
+from ingest.loader.batch import Batch
+from ingest.plan.schedule import Share
+from ingest.spec import Spec
+from jobs.models import Softmax, average, coarse
+from jobs.train import facts, load_state, save_state
+
+pytestmark = pytest.mark.unit
+
+
+def seen(ids, positions=None, steps=2, invalid=0, content=1, state=None):
+    ids = np.array(ids, np.int64)
+    places = np.arange(len(ids)) if positions is None else np.array(positions, np.int64)
+    return Seen(steps, ids, places, invalid, content, state or {})
+
+
+def two_ranks(first=(5, 2, 0), second=(1, 3, 4), **changes):
+    ranks = [seen(first, [0, 2, 4], **changes), seen(second, [1, 3, 5])]
+    return compare([ranks], rows=6, dropped=0, padded=0, limit=None)
+
+
+def test_an_epoch_that_came_once_is_fine_and_digested_in_its_order():
+    result = two_ranks()
+    assert result["ok"]
+    counts = {name: result[name] for name in ("expected", "delivered", "missing", "repeated", "foreign", "padded")}
+    assert counts == {"expected": 6, "delivered": 6, "missing": 0, "repeated": 0, "foreign": 0, "padded": 0}
+    by_position = np.array([5, 1, 2, 3, 0, 4], "<i8")
+    assert result["order_digest"] == hashlib.blake2b(by_position.tobytes(), digest_size=16).hexdigest()
+    assert result["content_digest"] == "0000000000000002"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault", "count"),
+    [
+        ({"first": (5, 2, 2)}, "missing", 1),
+        ({"first": (5, 2, 1)}, "repeated", 1),
+        ({"first": (5, 2, 6)}, "foreign", 1),
+        ({"first": (5, 2, -1)}, "foreign", 1),
+        ({"invalid": 2}, "padded", 2),
+        ({"steps": 3}, "steps_equal", False),
+        ({"state": {"position": 4}}, "states_equal", False),
+    ],
+)
+def test_each_fault_is_found_and_counted(changes, fault, count):
+    result = two_ranks(**changes)
+    assert result[fault] == count
+    assert not result["ok"]
+
+
+def test_dropped_rows_are_not_missing_and_positions_must_be_the_first_ones():
+    kept = compare([[seen([4, 0, 3])]], rows=5, dropped=2, padded=0, limit=None)
+    assert kept["ok"]
+    assert (kept["expected"], kept["missing"]) == (3, 0)
+    skipped = compare([[seen([4, 0, 3], [0, 1, 3])]], rows=5, dropped=2, padded=0, limit=None)
+    assert not skipped["positions_once"]
+    assert not skipped["ok"]
+
+
+def test_the_parts_before_and_after_a_resume_make_one_epoch():
+    before = [seen([3, 1], [0, 1], steps=1), seen([0, 5], [2, 3], steps=1)]
+    after = [seen([2, 4], [4, 5], steps=1)]
+    result = compare([before, after], rows=6, dropped=0, padded=0, limit=None)
+    assert result["ok"]
+    assert result["steps_per_rank"] == [1]
+
+
+def test_digests_of_a_prefix_do_not_see_the_rest():
+    one = compare([[seen([3, 1, 0, 2])]], rows=4, dropped=0, padded=0, limit=2)
+    other = compare([[seen([3, 1, 2])]], rows=4, dropped=1, padded=0, limit=2)
+    assert one["positions"] == other["positions"] == 2
+    assert one["order_digest"] == other["order_digest"]
+
+
+def batch_of(**arrays):
+    rows = len(arrays["sample_id"])
+    places = np.arange(rows)
+    return Batch.make(arrays, epoch=0, after=rows, ends_epoch=True, positions=places, valid_rows=rows)
+
+
+def digests(**arrays):
+    ids = np.array([7, 8])
+    return list(row_digests(batch_of(sample_id=ids, **arrays), np.arange(2)))
+
+
+def test_a_row_digest_is_of_id_names_types_and_bytes_alone():
+    x = np.array([[1, 2], [3, 4]], np.int32)
+    text = np.array(["a", None], object)
+    base = digests(x=x, t=text)
+    assert base == digests(t=text, x=x, valid=np.array([True, False]))
+    changed = [
+        digests(x=x + 1, t=text),
+        digests(x=x.astype(np.int64), t=text),
+        digests(y=x, t=text),
+        digests(x=x, t=np.array([b"a", "None"], object)),
+        digests(x=x.reshape(2, 1, 2), t=text),
+    ]
+    assert all(a != b for other in changed for a, b in zip(base, other, strict=True))
+
+
+def test_a_row_digest_takes_ragged_arrays():
+    def ragged(last):
+        column = np.empty(2, object)
+        column[:] = [np.arange(3), last]
+        return digests(x=column)
+
+    assert ragged(np.arange(4)) == ragged(np.arange(4))
+    assert ragged(np.arange(4)) != ragged(np.arange(5))
+
+
+def test_a_resume_changes_the_batch_and_nothing_else():
+    spec = Spec(source={"path": "/d"}, batch={"global_size": 64, "last": "keep"})
+    assert resumed(spec, Resume(3, 2, None)) is spec
+    other = resumed(spec, Resume(3, 2, 17))
+    assert (other.batch.per_rank(2), other.batch.last) == (17, "keep")
+    assert other.fingerprint == spec.fingerprint
+
+
+def rank_result(rank, first_at, last_at, samples, waiting, gaps):
+    inner = {
+        "seconds": last_at - first_at,
+        "wait_s": waiting * (last_at - first_at),
+        "waiting_fraction": waiting,
+        "first_batch_s": 1.0 + rank,
+        "epoch_gap_s": gaps,
+        "loader_cpu_s": 0.5,
+        "peak_rss_bytes": 100 * (rank + 1),
+        "fetched_bytes": 10,
+        "lanes": 8,
+        "interleave": 2,
+        "verdict": f"verdict of {rank}",
+    }
+    return {
+        "steps": 4,
+        "samples": samples,
+        "invalid": rank,
+        "first_rows": 10,
+        "first_at": first_at,
+        "last_at": last_at,
+        "rows": 100,
+        "digest": "d",
+        "dropped": 6,
+        "report": inner,
+    }
+
+
+def test_the_report_of_a_run_is_that_of_all_ranks():
+    ranks = [rank_result(0, 10.0, 18.0, 50, 0.1, [0.1, 0.4]), rank_result(1, 12.0, 20.0, 44, 0.5, [0.3, 0.2])]
+    result = report(ranks, 3, store_peak_bytes=7, spilled_bytes=0, wall_s=30.0)
+    assert result["seconds"] == 10.0
+    assert (result["samples"], result["samples_per_s"], result["samples_per_s_after_first"]) == (94, 9.4, 7.4)
+    assert (result["first_batch_s"], result["epoch_gap_s"], result["peak_rss_bytes"]) == (2.0, [0.3, 0.4], 200)
+    assert (result["padded"], result["dropped"], result["steps_per_rank"]) == (1, 6, [4, 4])
+    assert result["waiting_fraction"] == pytest.approx(0.3)
+    assert (result["verdict"], result["loader_cpu_s"], result["object_store_peak_bytes"]) == ("verdict of 1", 1.0, 7)
+
+
+def test_the_live_line_names_rate_and_waiting_and_what_waits():
+    line = LiveLine(epochs=2)
+    assert line.line([], [], now=0.0) == "starting: no batch yet"
+    rank = {"epoch": 0, "step": 3, "steps_per_epoch": 9, "samples": 100, "wait_s": 1.0, "elapsed_s": 4.0}
+    line.line([rank], [], now=10.0)
+    text = line.line([{**rank, "step": 5, "samples": 300, "wait_s": 2.0}], ["read: slow"], now=12.0)
+    assert text == "epoch 1/2  step 5/9  100 samples/s  waiting 50%  read: slow"
+
+
+def train_result(ids, after, steps=2, invalid=0):
+    return {
+        "ids": np.array(ids),
+        "steps": steps,
+        "losses": np.array([2.0, 1.0]),
+        "invalid": invalid,
+        "state": {"epoch": after[0], "position": after[1]},
+    }
+
+
+def test_the_train_job_counts_whole_epochs_and_parts():
+    share = Share(0, 2, 2)
+    start = {"rows": 9, "epoch": 0, "position": 0}
+    whole = facts([train_result([0, 1, 2, 3], (1, 0)), train_result([4, 5, 6, 7], (1, 0))], start, share, 1.0)
+    assert (whole["expected"], whole["missing"], whole["repeated"], whole["dropped"]) == (8, 0, 0, 1)
+    lost = facts([train_result([0, 1, 2, 3], (1, 0)), train_result([4, 5, 6, 6], (1, 0))], start, share, 1.0)
+    assert (lost["missing"], lost["repeated"]) == (1, 1)
+    part = facts([train_result([0, 1], (0, 4), 1), train_result([4, 5], (0, 4), 1)], start, share, 1.0)
+    assert (part["expected"], part["missing"], part["dropped"]) == (4, 0, 0)
+    rest = {"rows": 9, "epoch": 0, "position": 4}
+    tail = facts([train_result([2, 3], (1, 0), 1), train_result([6, 7], (1, 0), 1)], rest, share, 1.0)
+    assert (tail["expected"], tail["missing"], tail["dropped"]) == (4, 0, 1)
+
+
+def test_a_train_state_is_read_back_as_written(tmp_path):
+    file = tmp_path / "state"
+    assert load_state(file) == (None, None)
+    save_state(file, {"epoch": 1, "position": 64}, [np.arange(3, dtype=np.float32)])
+    state, parameters = load_state(file)
+    assert state == {"epoch": 1, "position": 64}
+    np.testing.assert_array_equal(parameters[0], [0, 1, 2])
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_the_softmax_model_learns_what_brightness_tells():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 96)
+    images = (labels[:, None, None, None] * 80 + rng.integers(0, 40, (96, 32, 32, 3))).astype(np.uint8)
+    model = Softmax(3)
+    losses = [model.step(images, labels) for _ in range(40)]
+    assert losses[0] == pytest.approx(np.log(3), abs=1e-4)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_coarse_view_is_the_same_for_either_layout():
+    images = np.random.default_rng(0).random((2, 48, 64, 3), np.float32)
+    np.testing.assert_array_equal(coarse(images), coarse(np.moveaxis(images, -1, 1)))
+
+
+def test_parameters_are_averaged_one_by_one():
+    (mean,) = average([[np.array([0.0, 2.0], np.float32)], [np.array([4.0, 4.0], np.float32)]])
+    np.testing.assert_array_equal(mean, [2.0, 3.0])
