@@ -7,6 +7,8 @@ import json
 import logging
 import math
 import os
+import re
+import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from ingest.spec import Spec
 
 OK, FAULT, WRONG_CALL, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
+CONNECT_S = 10.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 console = Console(stderr=True)  # progress and errors; results go to standard output
@@ -86,6 +89,8 @@ def cluster_session(**options: Any) -> Iterator[None]:
     # Of an own cluster that ends with the command nobody needs to be told that strangers cannot enter it.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     address = os.environ.get("RAY_ADDRESS")
+    if address:
+        _check_reachable(address)
     # Said outright, since a local start otherwise follows the address file of a cluster that is gone.
     init = {"address": address} if address else {"address": "local", "include_dashboard": False, **options}
     try:
@@ -101,6 +106,35 @@ def cluster_session(**options: Any) -> Iterator[None]:
     finally:
         if mine:
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse a dead `host:port` at once: Ray itself asks for a quarter of an hour. Other forms are left to Ray.
+
+    Raises:
+        ClusterError: nobody listens there.
+    """
+    import ray
+
+    found = re.fullmatch(r"(?:ray://)?(\[[^\]]+\]|[^:/]+):(\d+)", address)
+    if not found:
+        return
+    host, port = found[1].strip("[]"), int(found[2])
+    # A head node may listen on its outer address alone, and Ray takes loopback addresses to mean that too.
+    hosts = [host, ray.util.get_node_ip_address()] if host in ("localhost", "127.0.0.1") else [host]
+    causes = []
+    for candidate in hosts:
+        try:
+            socket.create_connection((candidate, port), timeout=CONNECT_S).close()
+        except OSError as error:
+            causes.append(f"{candidate}: {error}")
+        else:
+            return
+    raise ClusterError(
+        f"no cluster at {address}",
+        cause="; ".join(causes),
+        hint="Check RAY_ADDRESS, or unset it to start a local cluster",
+    )
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

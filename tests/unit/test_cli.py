@@ -191,3 +191,11 @@ def test_json_has_null_for_what_has_no_value(tmp_path):
     target = tmp_path / "a.json"
     write_json({"label_variance": float("nan"), "list": (1, float("inf"))}, str(target))
     assert json.loads(target.read_text()) == {"label_variance": None, "list": [1, None]}
+
+
+def test_a_cluster_that_is_gone_is_said_at_once(spec, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody listens on port 1
+    done = runner.invoke(cli.app, ["index", spec])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: [cluster] no cluster at 127.0.0.1:1; cause: 127.0.0.1: ")
+    assert "Check RAY_ADDRESS" in done.stderr
