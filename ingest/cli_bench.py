@@ -22,7 +22,7 @@ from ingest.cli_plan import find
 from ingest.cli_run import run
 from ingest.cli_trainers import result
 from ingest.engine import cluster
-from ingest.engine.actors import CALLS_AT_A_TIME
+from ingest.engine.hosts import CALLS_AT_A_TIME
 from ingest.read.parquet import Piece, read_window
 from ingest.spec import Augment, Spec
 

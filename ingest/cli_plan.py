@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.catalog import Found, find_manifest
+from ingest.engine.hosts import Found, find_manifest
 from ingest.ops import output_bytes
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes

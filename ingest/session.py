@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +17,8 @@ import numpy as np
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.actors import CALLS_AT_A_TIME
-from ingest.engine.catalog import Found, find_manifest
-from ingest.engine.feeder import FeedConfig
-from ingest.engine.jobs import BatchInfo
+from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest
+from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.errors import IngestError, PlanError
 from ingest.loader import state as states
@@ -325,6 +324,7 @@ class Loader:
         self._closed = True
         self._prefetcher = None
         self._finalizer()
+        self._found = replace(self._found, catalog=None)  # the next loader of this process lists anew
         atexit.unregister(self._atexit)
 
     def __enter__(self) -> Self:

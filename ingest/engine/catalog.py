@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import ray
@@ -14,20 +11,18 @@ import ray
 from ingest.engine import private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.segment import run_calls
-from ingest.errors import ClusterError, IngestError
 from ingest.manifest import store
 from ingest.manifest.build import build_manifest
 from ingest.manifest.listing import list_files
 from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
-from ingest.spec import Source, fingerprint
+from ingest.spec import Source
 
 FILES_PER_TASK = 16
-NAMESPACE = "ingest"
 
 
 class Catalog:
-    """Builds a source's manifest when first asked. Runs as a named Ray actor, found by all ranks of a run.
+    """Builds a source's manifest when first asked. Hosted by a named Ray actor, found by all ranks of a run.
 
     Args:
         source: what to list.
@@ -77,37 +72,3 @@ class Catalog:
             if error is not None:
                 raise error
         return pa.concat_tables(tables).unify_dictionaries()
-
-
-@dataclass(frozen=True)
-class Found:
-    """A manifest, its reference, the seconds it took to make, and the catalog that owns it, kept alive by this."""
-
-    manifest: Manifest
-    ref: ray.ObjectRef
-    seconds: float
-    catalog: Any
-
-
-def find_manifest(source: Source, run: str, cache_dir: Path | None, cpus: float) -> Found:
-    """The manifest of a source, made once for all that name the same run.
-
-    Raises:
-        SourceError: the data cannot be found, listed or opened.
-        ClusterError: the actor that lists it died three times.
-    """
-    name = f"catalog-{run}-{fingerprint(source.model_dump(mode='json'))}"
-    for _ in range(3):
-        catalog = (
-            ray.remote(Catalog)
-            .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0)
-            .remote(source, None if cache_dir is None else str(cache_dir), cpus)
-        )
-        try:
-            ref, seconds = ray.get(catalog.manifest.remote())
-            return Found(ray.get(ref), ref, float(seconds), catalog)
-        except ray.exceptions.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, IngestError) else error) from error
-        except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):
-            continue  # the rank that made it has left; the next one makes it again
-    raise ClusterError("the actor that lists the data died three times", hint="See its log in Ray's dashboard")

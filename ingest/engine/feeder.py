@@ -18,43 +18,17 @@ from numpy.typing import NDArray
 from ingest.engine import private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
-from ingest.engine.jobs import BatchInfo, Gather, Job
+from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job
 from ingest.engine.segment import Delivery, Segment
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
-from ingest.metrics.process import peak_rss_bytes
 from ingest.plan.lanes import positions
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
-from ingest.plan.schedule import Schedule, Share, Step
+from ingest.plan.schedule import Schedule, Step
 from ingest.read.parquet import Piece, read_window
-from ingest.spec import Storage
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
-
-
-@dataclass(frozen=True)
-class FeedConfig:
-    """What a feeder needs to know.
-
-    Attributes:
-        share: the rank's share of every global batch.
-        order: resolved.
-        storage, fill: from the spec.
-        readers: reads that may run at a time.
-        reader_cpus: CPUs of each.
-        budget_bytes: encoded bytes that reads may hold.
-        epochs: the epoch after the last one to read; None when there is no last.
-    """
-
-    share: Share
-    order: Order
-    storage: Storage
-    fill: dict[str, Any]
-    readers: int
-    reader_cpus: float
-    budget_bytes: int
-    epochs: int | None
 
 
 @dataclass
@@ -92,7 +66,7 @@ class _Restarted(Exception):  # noqa: N818 - a signal, not an error
 
 
 class Feeder:
-    """Plans and runs a rank's reads; `take` gives one batch after another. Runs as a Ray actor.
+    """Plans and runs a rank's reads; `take` gives one batch after another. Hosted by a Ray actor.
 
     Args:
         augmenters: actors in turn for each step; none when there is nothing to augment.
@@ -140,8 +114,8 @@ class Feeder:
             self._steps = self._walk()
             self._extend()
 
-    def take(self, generation: int) -> tuple[BatchInfo, list[ray.ObjectRef], Job | None] | IngestError | None:
-        """The next batch: its facts, and the reference of its arrays; or, with nothing to augment, of its blocks.
+    def take(self, generation: int) -> tuple[bytes, list[ray.ObjectRef], bytes | None] | IngestError | None:
+        """The next batch: its packed facts, and the reference of its arrays; or of its blocks, with the packed job.
 
         Returns:
             None when another generation has begun or the last epoch has ended; an error in the place of the batch that
@@ -171,9 +145,6 @@ class Feeder:
             "held_bytes": self._flow.held_bytes,
             "budget_bytes": self._flow.budget_bytes,
         }
-
-    def peak_rss_bytes(self) -> int:
-        return peak_rss_bytes()
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
@@ -257,7 +228,7 @@ class Feeder:
 
     # -- assembling ----------------------------------------------------------------------------------------------------
 
-    def _assemble(self, epoch: _Epoch, step: Step) -> tuple[BatchInfo, list[ray.ObjectRef], Job | None]:
+    def _assemble(self, epoch: _Epoch, step: Step) -> tuple[bytes, list[ray.ObjectRef], bytes | None]:
         number = epoch.first_step + step.index
         self._flow.advance(number)
         waited = time.monotonic()
@@ -279,10 +250,10 @@ class Feeder:
             read_wait_s=waited,
         )
         if not self._augmenters:
-            result: tuple[BatchInfo, list[ray.ObjectRef], Job | None] = (info, blocks, job)
+            result: tuple[bytes, list[ray.ObjectRef], bytes | None] = (info.pack(), blocks, job.pack())
         else:
             actor = self._augmenters[number % len(self._augmenters)]
-            result = (info, [actor.augment.remote(job, *blocks)], None)
+            result = (info.pack(), [actor.augment.remote(job.pack(), *blocks)], None)
         self._expire(number)
         self._extend()
         return result

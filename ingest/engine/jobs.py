@@ -1,13 +1,42 @@
-"""What the feeder hands on for each step: which rows of which blocks make the batch, and who they are."""
+"""What crosses between a rank's processes: how to feed, which rows of which blocks make a batch, and who they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from ingest.plan.layout import Order
+from ingest.plan.schedule import Share
+from ingest.spec import Storage
+
+
+@dataclass(frozen=True)
+class FeedConfig:
+    """What a feeder needs to know.
+
+    Attributes:
+        share: the rank's share of every global batch.
+        order: resolved.
+        storage, fill: from the spec.
+        readers: reads that may run at a time.
+        reader_cpus: CPUs of each.
+        budget_bytes: encoded bytes that reads may hold.
+        epochs: the epoch after the last one to read; None when there is no last.
+    """
+
+    share: Share
+    order: Order
+    storage: Storage
+    fill: dict[str, Any]
+    readers: int
+    reader_cpus: float
+    budget_bytes: int
+    epochs: int | None
 
 
 @dataclass(frozen=True)
@@ -46,6 +75,28 @@ class Job:
             pieces.append((parts[0] if len(parts) == 1 else pa.concat_tables(parts), gather.rows))
         return pieces
 
+    def pack(self) -> bytes:
+        """As bytes, which Ray passes on as they are; pickling the same costs more than the rest of the call."""
+        head = [self.epoch, len(self.gathers), len(self.sample_ids)]
+        for gather in self.gathers:
+            head += [gather.first_block, gather.blocks, len(gather.rows)]
+        arrays = [np.array(head, np.int64), self.sample_ids, *(gather.rows for gather in self.gathers)]
+        return np.concatenate(arrays).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Job:
+        """The inverse of `pack`; arrays are read-only views."""
+        values = np.frombuffer(packed, np.int64)
+        epoch, count, rows = values[:3].tolist()
+        shapes = values[3 : 3 + 3 * count].reshape(count, 3).tolist()
+        at = 3 + 3 * count
+        sample_ids, at = values[at : at + rows], at + rows
+        gathers = []
+        for first_block, blocks, length in shapes:
+            gathers.append(Gather(first_block, blocks, values[at : at + length]))
+            at += length
+        return cls(epoch, tuple(gathers), sample_ids)
+
 
 @dataclass(frozen=True)
 class BatchInfo:
@@ -69,3 +120,17 @@ class BatchInfo:
     positions: NDArray[np.int64]
     valid_rows: int
     read_wait_s: float = 0.0
+
+    def pack(self) -> bytes:
+        """As bytes; see `Job.pack`."""
+        wait_us = round(self.read_wait_s * 1e6)
+        head = [self.epoch, self.step, self.after, int(self.ends_epoch), self.valid_rows, wait_us]
+        return np.concatenate([np.array(head, np.int64), self.sample_ids, self.positions]).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> BatchInfo:
+        """The inverse of `pack`; arrays are read-only views."""
+        values = np.frombuffer(packed, np.int64)
+        epoch, step, after, ends_epoch, valid_rows, wait_us = values[:6].tolist()
+        sample_ids, positions = values[6:].reshape(2, -1)
+        return cls(epoch, step, after, bool(ends_epoch), sample_ids, positions, valid_rows, wait_us / 1e6)

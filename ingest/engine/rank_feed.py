@@ -8,9 +8,8 @@ import ray
 
 from ingest.augment.collate import collate
 from ingest.engine import cluster
-from ingest.engine.actors import CALLS_AT_A_TIME, AugmentActor
-from ingest.engine.feeder import FeedConfig, Feeder
-from ingest.engine.jobs import BatchInfo
+from ingest.engine.hosts import CALLS_AT_A_TIME, AugmentHost, FeederHost
+from ingest.engine.jobs import BatchInfo, FeedConfig, Job
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
 from ingest.spec import Spec
@@ -35,7 +34,7 @@ class RankFeed:
         augment = spec.augment
         count = augment.actors_per_trainer if augment.pipeline else 0
         self._augmenters = [
-            ray.remote(AugmentActor)
+            ray.remote(AugmentHost)
             .options(
                 num_cpus=augment.cpus,
                 num_gpus=augment.gpus if gpu else 0,
@@ -49,7 +48,7 @@ class RankFeed:
         ]
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
         self._feeder = (
-            ray.remote(concurrency_groups={"take": 1, "control": 1})(Feeder)
+            ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
             .options(num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
             .remote(self._augmenters)
         )
@@ -81,8 +80,8 @@ class RankFeed:
             raise result
         info, refs, job = result
         if job is None:
-            return info, self._get(refs[0])
-        return info, collate(job.pieces(self._get(refs)))
+            return BatchInfo.unpack(info), self._get(refs[0])
+        return BatchInfo.unpack(info), collate(Job.unpack(job).pieces(self._get(refs)))
 
     def counters(self) -> dict[str, float]:
         """The feeder's and the augmentation actors' totals."""

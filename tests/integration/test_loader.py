@@ -255,7 +255,7 @@ def test_fifty_breaks_leave_everything_where_it_was(numbers):
 
 def test_loaders_one_after_another_leave_no_actor_and_no_process(numbers):
     def mine():
-        names = ("Feeder", "AugmentActor", "Catalog")
+        names = ("FeederHost", "AugmentHost", "CatalogHost")
         children = psutil.Process().children(recursive=True)
         return [child for child in children if any(name in " ".join(child.cmdline()) for name in names)]
 

@@ -1,0 +1,139 @@
+"""The actors of a run, light to import: each loads Ray Data or DALI in its own process, never in the trainer's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray
+from numpy.typing import NDArray
+
+from ingest.engine.jobs import FeedConfig, Job
+from ingest.errors import ClusterError, IngestError, SampleError
+from ingest.manifest.model import Manifest
+from ingest.metrics.process import peak_rss_bytes
+from ingest.spec import Augment, Source, fingerprint
+
+NAMESPACE = "ingest"
+CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
+
+
+class FeederHost:
+    """Hosts a `Feeder`."""
+
+    def __init__(self, augmenters: Sequence[Any]) -> None:
+        from ingest.engine.feeder import Feeder
+
+        self._feeder = Feeder(augmenters)
+
+    def configure(self, manifest: Manifest, config: FeedConfig) -> None:
+        self._feeder.configure(manifest, config)
+
+    def start(self, generation: int, epoch: int, position: int) -> None:
+        self._feeder.start(generation, epoch, position)
+
+    def take(self, generation: int) -> tuple[bytes, list[ray.ObjectRef], bytes | None] | IngestError | None:
+        return self._feeder.take(generation)
+
+    def counters(self) -> dict[str, float]:
+        return self._feeder.counters()
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes()
+
+
+class AugmentHost:
+    """Runs the spec's operations over the rows of a job.
+
+    Args:
+        augment: the spec's section.
+        seed: of the order; keys the random numbers with the pass and the sample id.
+        batch_rows: the most rows a job has.
+        threads: decoding threads.
+    """
+
+    def __init__(self, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
+        from ingest.augment.augmenter import Augmenter
+
+        gpus = ray.get_gpu_ids()
+        self._augmenter = Augmenter(
+            augment, seed=seed, batch_rows=batch_rows, threads=threads, device_id=0 if gpus else None
+        )
+        self._busy_s, self._batches, self._rows = 0.0, 0, 0
+
+    def augment(self, packed: bytes, *blocks: pa.Table) -> dict[str, NDArray[Any]]:
+        """The arrays of a batch, one row for each sample id of the packed job.
+
+        Raises:
+            SampleError: a sample is bad; `sample_id` says which.
+        """
+        began = time.perf_counter()
+        job = Job.unpack(packed)
+        try:
+            return self._augmenter(job.pieces(blocks), job.sample_ids, job.epoch)
+        except SampleError as error:
+            index = getattr(error, "index", None)
+            if index is not None:
+                error.sample_id = int(job.sample_ids[index])  # type: ignore[attr-defined]
+            raise
+        finally:
+            self._busy_s += time.perf_counter() - began
+            self._batches += 1
+            self._rows += len(job.sample_ids)
+
+    def counters(self) -> dict[str, float]:
+        """Totals: `busy_s` over all calls (two overlap), batches, rows."""
+        return {"busy_s": self._busy_s, "batches": self._batches, "rows": self._rows}
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes()
+
+
+class CatalogHost:
+    """Hosts a `Catalog`."""
+
+    def __init__(self, source: Source, cache_dir: str | None, cpus: float) -> None:
+        from ingest.engine.catalog import Catalog
+
+        self._catalog = Catalog(source, cache_dir, cpus)
+
+    def manifest(self) -> tuple[ray.ObjectRef, float]:
+        return self._catalog.manifest()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A manifest, its reference, the seconds it took to make, and the catalog that owns it, kept alive by this."""
+
+    manifest: Manifest
+    ref: ray.ObjectRef
+    seconds: float
+    catalog: Any
+
+
+def find_manifest(source: Source, run: str, cache_dir: Path | None, cpus: float) -> Found:
+    """The manifest of a source, made once for all that name the same run.
+
+    Raises:
+        SourceError: the data cannot be found, listed or opened.
+        ClusterError: the actor that lists it died three times.
+    """
+    name = f"catalog-{run}-{fingerprint(source.model_dump(mode='json'))}"
+    for _ in range(3):
+        catalog = (
+            ray.remote(CatalogHost)
+            .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0)
+            .remote(source, None if cache_dir is None else str(cache_dir), cpus)
+        )
+        try:
+            ref, seconds = ray.get(catalog.manifest.remote())
+            return Found(ray.get(ref), ref, float(seconds), catalog)
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, IngestError) else error) from error
+        except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):
+            continue  # the rank that made it has left; the next one makes it again
+    raise ClusterError("the actor that lists the data died three times", hint="See its log in Ray's dashboard")
