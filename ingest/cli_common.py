@@ -99,7 +99,9 @@ def cluster_session(**options: Any) -> Iterator[None]:
         raise ClusterError(
             f"no cluster at {address}" if address else "a local cluster does not start",
             cause=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            hint="Check RAY_ADDRESS, or unset it to start a local cluster" if address else None,
+            hint="Check RAY_ADDRESS; a cluster with token authentication wants RAY_AUTH_MODE=token"
+            if address
+            else None,
         ) from error
     try:
         yield
