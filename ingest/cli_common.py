@@ -93,6 +93,8 @@ def cluster_session(**options: Any) -> Iterator[None]:
         _check_reachable(address)
     # Said outright, since a local start otherwise follows the address file of a cluster that is gone.
     init = {"address": address} if address else {"address": "local", "include_dashboard": False, **options}
+    if not address:
+        os.environ.setdefault("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody reads its metrics, and each costs time
     try:
         mine = cluster.ensure(**init)
     except (ConnectionError, RuntimeError, ValueError) as error:

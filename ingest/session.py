@@ -136,6 +136,7 @@ class Loader:
             reader_cpus=spec.read.cpus,
             budget_bytes=int(window_bytes * READ_AHEAD),
             epochs=self._epochs,
+            depth=self._depth(),
         )
         self._feed.configure(manifest, self._found.ref, self._config)
         self._facts = states.Facts(
@@ -218,8 +219,7 @@ class Loader:
     def _start(self) -> Prefetcher:
         if self._prefetcher is None:
             self._feed.start(self._epoch, self._position)
-            depth = self._depth()
-            self._prefetcher = Prefetcher(self._feed, depth, depth, self._finish, self._timings)
+            self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._timings)
             self._holder.append(self._prefetcher)
         return self._prefetcher
 

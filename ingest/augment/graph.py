@@ -107,14 +107,10 @@ def reason(error: RuntimeError) -> str:
 
 
 def _pipeline(rows: int, threads: int, device_id: int | None) -> Pipeline:
-    # Named inputs to run() need an unpipelined executor; overlap comes from several pipelines at a time.
+    # Named inputs to run() need a queue of one; several pipelines at a time overlap. The dynamic executor hands
+    # decoded images over as they are, where the older one copies each once more.
     return Pipeline(
-        batch_size=rows,
-        num_threads=threads,
-        device_id=device_id,
-        prefetch_queue_depth=1,
-        exec_pipelined=False,
-        exec_async=False,
+        batch_size=rows, num_threads=threads, device_id=device_id, prefetch_queue_depth=1, exec_dynamic=True
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,14 @@ def node_cpus() -> float:
         if node["NodeID"] == mine:
             return float(node["Resources"].get("CPU", 1.0))
     return 1.0
+
+
+def settle(methods: Sequence[Any], timeout_s: float) -> None:
+    """Call methods of actors that are about to be ended, and wait for them; one that cannot answer is no error."""
+    if not methods or not ray.is_initialized():
+        return
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.wait([method.remote() for method in methods], num_returns=len(methods), timeout=timeout_s)
 
 
 def kill(*actors: Any) -> None:

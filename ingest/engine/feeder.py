@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ingest.engine import private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
-from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job
+from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job, Taken
 from ingest.engine.segment import Delivery, Segment
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
@@ -49,9 +49,11 @@ class _Epoch:
 class _OpenRead:
     """A read under way or delivered, dropped after the last step that needs it."""
 
+    key: int
     read: Read
     delivery: Delivery
     held_bytes: int
+    given: set[int] = field(default_factory=set)  # augmentation actors that were handed the table
 
 
 @dataclass
@@ -61,25 +63,26 @@ class _OpenWindow:
     rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # table rows and ids by place; made when first used
 
 
+_Part = tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]  # a read, rows of its table, their sample ids
+
+
 class _Restarted(Exception):  # noqa: N818 - a signal, not an error
     """The trainer turned to another position while a take was waiting."""
 
 
 class Feeder:
-    """Plans and runs a rank's reads; `take` gives one batch after another. Hosted by a Ray actor.
-
-    Args:
-        augmenters: actors in turn for each step; none when there is nothing to augment.
-    """
+    """Plans and runs a rank's reads; `take` gives one batch after another. Hosted by a Ray actor."""
 
     _manifest: Manifest
     _config: FeedConfig
     _sizes: UnitSizes
     _flow: Flow
 
-    def __init__(self, augmenters: Sequence[Any]) -> None:
+    def __init__(self) -> None:
         private.silence_logs()
-        self._augmenters = augmenters
+        self._augmenters: Sequence[Any] = ()
+        self._keys = itertools.count()
+        self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
         self._generation = -1
         self._waiting_since: float | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
@@ -90,18 +93,19 @@ class Feeder:
         self._epochs: deque[_Epoch] = deque()
         self._segments: deque[Segment] = deque()
         self._expiring: list[tuple[int, int, _OpenRead]] = []
-        self._tie = itertools.count()
+        self._open: dict[int, _OpenRead] = {}
         self._steps: Iterator[tuple[_Epoch, Step]] = iter(())
-        self._next_step = 0
         self._failed: IngestError | None = None
 
     # -- called by the loader ------------------------------------------------------------------------------------------
 
-    def configure(self, manifest: Manifest, config: FeedConfig) -> None:
-        """Take what is there and how to feed it; before the first `start`."""
-        self._manifest, self._config = manifest, config
+    def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
+        """Take what is there, how to feed it, and the actors that augment in turn (none: nothing is augmented)."""
+        self._manifest, self._config, self._augmenters = manifest, config, augmenters
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         self._flow = Flow(config.budget_bytes, config.readers)
+        if len(self._drops) != max(1, len(augmenters)):
+            self._drops = [[] for _ in range(max(1, len(augmenters)))]
 
     def start(self, generation: int, epoch: int, position: int) -> None:
         """Turn to a position; batches of earlier generations are forgotten."""
@@ -114,8 +118,8 @@ class Feeder:
             self._steps = self._walk()
             self._extend()
 
-    def take(self, generation: int) -> tuple[bytes, list[ray.ObjectRef], bytes | None] | IngestError | None:
-        """The next batch: its packed facts, and the reference of its arrays; or of its blocks, with the packed job.
+    def take(self, generation: int) -> Taken | IngestError | None:
+        """The next batch.
 
         Returns:
             None when another generation has begun or the last epoch has ended; an error in the place of the batch that
@@ -135,6 +139,17 @@ class Feeder:
                 error.rank = self._config.share.rank
                 self._failed = error
                 return error
+
+    def blocks(self, key: int) -> list[ray.ObjectRef]:
+        """The blocks of a table that an actor should have and has not: it was started anew.
+
+        Raises:
+            StageError: nobody needs that table any more.
+        """
+        held = self._open.get(key)
+        if held is None:
+            raise StageError(f"table {key} is gone", stage="feed")
+        return [ref for ref, _ in held.delivery.blocks]
 
     def counters(self) -> dict[str, float]:
         """Totals since the feeder began, and what it waits for now."""
@@ -191,11 +206,13 @@ class Feeder:
         opened = []
         for read in reads:
             delivery = Delivery(read.rows(schedule.layout))
-            held = _OpenRead(read, delivery, read.memory_bytes(schedule.layout, self._sizes))
+            held = _OpenRead(next(self._keys), read, delivery, read.memory_bytes(schedule.layout, self._sizes))
+            self._open[held.key] = held
             opened.append(held)
             for window in read.windows:
                 epoch.windows[window.lane, window.window] = _OpenWindow(held, window)
-            heapq.heappush(self._expiring, (epoch.first_step + read.last_step, next(self._tie), held))
+            # Kept until the last batch made from it has been received, in case its augmentation must be done again.
+            heapq.heappush(self._expiring, (epoch.first_step + read.last_step + self._config.depth, held.key, held))
             self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
         self._counters["reads"] += len(reads)
         stretch = Stretch(
@@ -228,37 +245,51 @@ class Feeder:
 
     # -- assembling ----------------------------------------------------------------------------------------------------
 
-    def _assemble(self, epoch: _Epoch, step: Step) -> tuple[bytes, list[ray.ObjectRef], bytes | None]:
+    def _assemble(self, epoch: _Epoch, step: Step) -> Taken:
         number = epoch.first_step + step.index
         self._flow.advance(number)
         waited = time.monotonic()
         parts = list(self._rows(epoch, step))
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
-        job, blocks = _gather(step, parts)
+        taken = self._dispatch(number, step, parts, self._info(epoch, step, parts, waited))
+        self._expire(number)
+        self._extend()
+        return taken
+
+    def _info(self, epoch: _Epoch, step: Step, parts: list[_Part], waited_s: float) -> bytes:
         runs = step.runs
         lane_rows = np.concatenate([np.arange(s, s + c) for s, c in zip(runs.start, runs.count, strict=True)])
         places = positions(np.repeat(runs.lane, runs.count), lane_rows, self._config.order.lanes)
-        info = BatchInfo(
+        ids = np.concatenate([ids for _, _, ids in parts])
+        return BatchInfo(
             epoch=step.epoch,
             step=step.index,
             after=step.after,
             ends_epoch=step.index + 1 == epoch.schedule.steps,
-            sample_ids=job.sample_ids,
+            sample_ids=ids if step.fill is None else ids[step.fill],
             positions=places if step.fill is None else places[step.fill],
             valid_rows=step.valid_rows,
-            read_wait_s=waited,
-        )
-        if not self._augmenters:
-            result: tuple[bytes, list[ray.ObjectRef], bytes | None] = (info.pack(), blocks, job.pack())
-        else:
-            actor = self._augmenters[number % len(self._augmenters)]
-            result = (info.pack(), [actor.augment.remote(job.pack(), *blocks)], None)
-        self._expire(number)
-        self._extend()
-        return result
+            read_wait_s=waited_s,
+        ).pack()
 
-    def _rows(self, epoch: _Epoch, step: Step) -> Iterator[tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]]:
+    def _dispatch(self, number: int, step: Step, parts: list[_Part], info: bytes) -> Taken:
+        """Hand over the tables that the next taker has not seen, then the job."""
+        turn = number % max(1, len(self._augmenters))
+        drops, self._drops[turn] = self._drops[turn], []
+        job = _job(step, parts, drops).pack()
+        new = {held.key: held for held, _, _ in parts if turn not in held.given}
+        tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
+        for held in new.values():
+            held.given.add(turn)
+        if not self._augmenters:
+            return Taken(info, job=job, tables=tuple(tables))
+        actor = self._augmenters[turn]
+        for key, blocks in tables:
+            actor.hold.options(concurrency_group="hold").remote(key, *blocks)
+        return Taken(info, actor.augment.remote(job))
+
+    def _rows(self, epoch: _Epoch, step: Step) -> Iterator[_Part]:
         """(read, rows of its table, sample ids) for each run of the step, windows awaited as they come."""
         layout = epoch.schedule.layout
         runs = step.runs
@@ -305,10 +336,13 @@ class Feeder:
         self._extend()
 
     def _expire(self, step: int) -> None:
-        """Drop what no later step needs; its blocks are freed when the last augmentation that uses them ends."""
+        """Drop what no later step needs, here and, with their next job, in the actors that were handed it."""
         while self._expiring and self._expiring[0][0] <= step:
-            _, _, held = heapq.heappop(self._expiring)
+            _, key, held = heapq.heappop(self._expiring)
+            del self._open[key]
             held.delivery.blocks.clear()
+            for turn in held.given:
+                self._drops[turn].append(key)
             for epoch in self._epochs:
                 for window in held.read.windows:
                     opened = epoch.windows.get((window.lane, window.window))
@@ -320,27 +354,21 @@ class Feeder:
         for segment in self._segments:
             segment.stop()
         self._flow.reset()
+        for held in self._open.values():
+            for turn in held.given:
+                self._drops[turn].append(held.key)
         self._clear()
 
 
-def _gather(
-    step: Step, parts: list[tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]]
-) -> tuple[Job, list[ray.ObjectRef]]:
-    """The job of a step, and the blocks it reads from, each once."""
-    blocks: list[ray.ObjectRef] = []
-    first: dict[int, int] = {}
-    for held, _, _ in parts:
-        if id(held) not in first:
-            first[id(held)] = len(blocks)
-            blocks += [ref for ref, _ in held.delivery.blocks]
+def _job(step: Step, parts: list[_Part], drops: list[int]) -> Job:
+    """The rows of a step, those that repeat included, as runs of rows of one table each."""
     sample_ids = np.concatenate([ids for _, _, ids in parts])
-    part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows, _ in parts])
-    rows = np.concatenate([rows for _, rows, _ in parts])
-    if step.fill is not None:
-        sample_ids, part, rows = sample_ids[step.fill], part[step.fill], rows[step.fill]
+    if step.fill is None:
+        gathers = tuple(Gather(held.key, rows) for held, rows, _ in parts)
+        return Job(step.epoch, gathers, sample_ids, tuple(drops))
+    part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows, _ in parts])[step.fill]
+    rows = np.concatenate([rows for _, rows, _ in parts])[step.fill]
     cuts = np.flatnonzero(np.diff(part)) + 1
-    gathers = []
-    for index, run in zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True):
-        held = parts[index][0]
-        gathers.append(Gather(first[id(held)], len(held.delivery.blocks), run))
-    return Job(step.epoch, tuple(gathers), sample_ids), blocks
+    runs = zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True)
+    gathers = tuple(Gather(parts[index][0].key, run) for index, run in runs)
+    return Job(step.epoch, gathers, sample_ids[step.fill], tuple(drops))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,32 +14,37 @@ import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
-from ingest.engine.jobs import FeedConfig, Job
+from ingest.engine.jobs import FeedConfig, Job, Taken
+from ingest.engine.tables import Tables
 from ingest.errors import ClusterError, IngestError, SampleError
 from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
 from ingest.spec import Augment, Source, fingerprint
 
 NAMESPACE = "ingest"
+END_S = 5.0  # for the jobs that run when an actor is ended
 CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
 
 
 class FeederHost:
     """Hosts a `Feeder`."""
 
-    def __init__(self, augmenters: Sequence[Any]) -> None:
+    def __init__(self) -> None:
         from ingest.engine.feeder import Feeder
 
-        self._feeder = Feeder(augmenters)
+        self._feeder = Feeder()
 
-    def configure(self, manifest: Manifest, config: FeedConfig) -> None:
-        self._feeder.configure(manifest, config)
+    def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
+        self._feeder.configure(manifest, config, augmenters)
 
     def start(self, generation: int, epoch: int, position: int) -> None:
         self._feeder.start(generation, epoch, position)
 
-    def take(self, generation: int) -> tuple[bytes, list[ray.ObjectRef], bytes | None] | IngestError | None:
-        return self._feeder.take(generation)
+    def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
+        return [self._feeder.take(generation) for _ in range(count)]
+
+    def blocks(self, key: int) -> list[ray.ObjectRef]:
+        return self._feeder.blocks(key)
 
     def counters(self) -> dict[str, float]:
         return self._feeder.counters()
@@ -47,34 +54,71 @@ class FeederHost:
 
 
 class AugmentHost:
-    """Runs the spec's operations over the rows of a job.
+    """Runs the spec's operations over the rows of a job: tables in once, one batch out for each job.
+
+    A table serves dozens of jobs, so it is handed over by `hold` and kept, instead of being opened for each job.
 
     Args:
+        feeder: asked for a table that this actor lost because it was started anew.
         augment: the spec's section.
         seed: of the order; keys the random numbers with the pass and the sample id.
         batch_rows: the most rows a job has.
         threads: decoding threads.
     """
 
-    def __init__(self, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
+    def __init__(self, feeder: Any, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
         from ingest.augment.augmenter import Augmenter
 
         gpus = ray.get_gpu_ids()
+        self._feeder, self._tables = feeder, Tables(self._fetch)
         self._augmenter = Augmenter(
-            augment, seed=seed, batch_rows=batch_rows, threads=threads, device_id=0 if gpus else None
+            augment,
+            seed=seed,
+            batch_rows=batch_rows,
+            threads=threads,
+            device_id=0 if gpus else None,
+            reuse=True,  # a result is in the object store before its thread takes the next job
         )
+        gc.freeze()  # the modules' objects live as long as the process: no use looking at them again
         self._busy_s, self._batches, self._rows = 0.0, 0, 0
+        self._running, self._ending, self._changed = 0, False, threading.Condition()
 
-    def augment(self, packed: bytes, *blocks: pa.Table) -> dict[str, NDArray[Any]]:
+    def end(self) -> None:
+        """Let running jobs finish and turn queued ones away, so that none is in flight when this actor is ended."""
+        with self._changed:
+            self._ending = True
+            self._changed.wait_for(lambda: self._running == 0, END_S)
+
+    def hold(self, key: int, *blocks: pa.Table) -> None:
+        """Take the blocks of a table, before or while the first job that needs it comes."""
+        self._tables.add(key, blocks)
+
+    def _fetch(self, key: int) -> list[pa.Table]:
+        refs = ray.get(self._feeder.blocks.options(concurrency_group="control").remote(key))
+        return list(ray.get(refs))
+
+    def augment(self, packed: bytes) -> dict[str, NDArray[Any]]:
         """The arrays of a batch, one row for each sample id of the packed job.
 
         Raises:
             SampleError: a sample is bad; `sample_id` says which.
         """
-        began = time.perf_counter()
-        job = Job.unpack(packed)
+        with self._changed:
+            if self._ending:
+                return {}
+            self._running += 1
         try:
-            return self._augmenter(job.pieces(blocks), job.sample_ids, job.epoch)
+            return self._augment(Job.unpack(packed))
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _augment(self, job: Job) -> dict[str, NDArray[Any]]:
+        tables = self._tables.get({gather.key for gather in job.gathers})
+        began = time.perf_counter()
+        try:
+            return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:
@@ -84,6 +128,7 @@ class AugmentHost:
             self._busy_s += time.perf_counter() - began
             self._batches += 1
             self._rows += len(job.sample_ids)
+            self._tables.drop(job.drops)
 
     def counters(self) -> dict[str, float]:
         """Totals: `busy_s` over all calls (two overlap), batches, rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class FeedConfig:
         reader_cpus: CPUs of each.
         budget_bytes: encoded bytes that reads may hold.
         epochs: the epoch after the last one to read; None when there is no last.
+        depth: batches that may be asked for and not yet received.
     """
 
     share: Share
@@ -37,6 +38,7 @@ class FeedConfig:
     reader_cpus: float
     budget_bytes: int
     epochs: int | None
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,11 @@ class Gather:
     """Rows of a batch that come from one read.
 
     Attributes:
-        first_block, blocks: which of the job's blocks, in order, make the read's table.
+        key: the read's table, as it was handed over.
         rows: int64 (n,), rows of that table.
     """
 
-    first_block: int
-    blocks: int
+    key: int
     rows: NDArray[np.int64]
 
 
@@ -61,25 +62,23 @@ class Job:
         epoch: the epoch; also the pass that keys random numbers.
         gathers: where the rows lie, in batch order.
         sample_ids: int64 (rows,).
+        drops: keys of tables that no later job needs.
     """
 
     epoch: int
     gathers: tuple[Gather, ...]
     sample_ids: NDArray[np.int64]
+    drops: tuple[int, ...] = ()
 
-    def pieces(self, blocks: Sequence[pa.Table]) -> list[tuple[pa.Table, NDArray[np.int64]]]:
+    def pieces(self, tables: Mapping[int, pa.Table]) -> list[tuple[pa.Table, NDArray[np.int64]]]:
         """The rows as (table, rows of it), zero copy."""
-        pieces = []
-        for gather in self.gathers:
-            parts = blocks[gather.first_block : gather.first_block + gather.blocks]
-            pieces.append((parts[0] if len(parts) == 1 else pa.concat_tables(parts), gather.rows))
-        return pieces
+        return [(tables[gather.key], gather.rows) for gather in self.gathers]
 
     def pack(self) -> bytes:
         """As bytes, which Ray passes on as they are; pickling the same costs more than the rest of the call."""
-        head = [self.epoch, len(self.gathers), len(self.sample_ids)]
+        head = [self.epoch, len(self.gathers), len(self.sample_ids), len(self.drops), *self.drops]
         for gather in self.gathers:
-            head += [gather.first_block, gather.blocks, len(gather.rows)]
+            head += [gather.key, len(gather.rows)]
         arrays = [np.array(head, np.int64), self.sample_ids, *(gather.rows for gather in self.gathers)]
         return np.concatenate(arrays).tobytes()
 
@@ -87,15 +86,34 @@ class Job:
     def unpack(cls, packed: bytes) -> Job:
         """The inverse of `pack`; arrays are read-only views."""
         values = np.frombuffer(packed, np.int64)
-        epoch, count, rows = values[:3].tolist()
-        shapes = values[3 : 3 + 3 * count].reshape(count, 3).tolist()
-        at = 3 + 3 * count
+        epoch, count, rows, dropped = values[:4].tolist()
+        at = 4 + dropped
+        drops = tuple(values[4:at].tolist())
+        shapes = values[at : at + 2 * count].reshape(count, 2).tolist()
+        at += 2 * count
         sample_ids, at = values[at : at + rows], at + rows
         gathers = []
-        for first_block, blocks, length in shapes:
-            gathers.append(Gather(first_block, blocks, values[at : at + length]))
+        for key, length in shapes:
+            gathers.append(Gather(key, values[at : at + length]))
             at += length
-        return cls(epoch, tuple(gathers), sample_ids)
+        return cls(epoch, tuple(gathers), sample_ids, drops)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the feeder answers for one step.
+
+    Attributes:
+        info: packed `BatchInfo`.
+        result: the reference of the batch's arrays; None when there is nothing to augment.
+        job: then, the packed job.
+        tables: and the blocks of each table that the job is the first to need, by key.
+    """
+
+    info: bytes
+    result: Any = None
+    job: bytes | None = None
+    tables: tuple[tuple[int, list[Any]], ...] = ()
 
 
 @dataclass(frozen=True)

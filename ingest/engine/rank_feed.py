@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
+import pyarrow as pa
 import ray
 
 from ingest.augment.collate import collate
 from ingest.engine import cluster
 from ingest.engine.hosts import CALLS_AT_A_TIME, AugmentHost, FeederHost
-from ingest.engine.jobs import BatchInfo, FeedConfig, Job
+from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
 from ingest.spec import Spec
 
 FOREVER = -1
+CLOSE_S = 10.0
 
 
 class RankFeed:
@@ -31,10 +34,17 @@ class RankFeed:
     def __init__(self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int) -> None:
         self._rank, self._generation = rank, 0
         self._manifest: Manifest | None = None
+        self._tables: dict[int, pa.Table] = {}
+        # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
+        self._feeder = (
+            ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
+            .options(num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
+            .remote()
+        )
         augment = spec.augment
         count = augment.actors_per_trainer if augment.pipeline else 0
         self._augmenters = [
-            ray.remote(AugmentHost)
+            ray.remote(concurrency_groups={"hold": 1})(AugmentHost)
             .options(
                 num_cpus=augment.cpus,
                 num_gpus=augment.gpus if gpu else 0,
@@ -43,45 +53,50 @@ class RankFeed:
                 max_task_retries=FOREVER,
                 scheduling_strategy=cluster.beside_me(soft=True),
             )
-            .remote(augment, spec.order.seed, batch_rows, threads)
+            .remote(self._feeder, augment, spec.order.seed, batch_rows, threads)
             for _ in range(count)
         ]
-        # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
-        self._feeder = (
-            ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
-            .options(num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
-            .remote(self._augmenters)
-        )
 
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
         """Tell the feeder what there is and how to feed; before the first `start`."""
         self._manifest = manifest
-        self._get(self._feeder.configure.options(concurrency_group="control").remote(manifest_ref, config))
+        configure = self._feeder.configure.options(concurrency_group="control")
+        self._get(configure.remote(manifest_ref, config, self._augmenters))
 
     def start(self, epoch: int, position: int) -> None:
         """Turn to a position; tickets of before give nothing any more."""
         self._generation += 1
+        self._tables.clear()
         start = self._feeder.start.options(concurrency_group="control")
         self._get(start.remote(self._generation, epoch, position))
 
-    def request(self) -> ray.ObjectRef:
-        return self._feeder.take.options(concurrency_group="take").remote(self._generation)
+    def request(self, count: int) -> ray.ObjectRef:
+        return self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
 
-    def fetch(self, ticket: ray.ObjectRef) -> tuple[BatchInfo, dict[str, Any]] | None:
-        """Wait for a ticket's batch.
+    def fetch(self, ticket: ray.ObjectRef) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
+        """Wait for a ticket's batches, one after the other; fewer than asked for at the end.
 
         Raises:
             IngestError: the error of the stage that failed, with file and row where a sample is bad.
         """
-        result = self._get(ticket)
-        if result is None:
-            return None
-        if isinstance(result, IngestError):
-            raise result
-        info, refs, job = result
-        if job is None:
-            return BatchInfo.unpack(info), self._get(refs[0])
-        return BatchInfo.unpack(info), collate(Job.unpack(job).pieces(self._get(refs)))
+        for taken in self._get(ticket):
+            if taken is None:
+                return
+            if isinstance(taken, IngestError):
+                raise taken
+            yield BatchInfo.unpack(taken.info), self._arrays(taken)
+
+    def _arrays(self, taken: Taken) -> dict[str, Any]:
+        if taken.job is None:
+            return cast("dict[str, Any]", self._get(taken.result))
+        job = Job.unpack(taken.job)
+        for key, refs in taken.tables:
+            blocks = self._get(refs)
+            self._tables[key] = blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks)
+        arrays = collate(job.pieces(self._tables))
+        for key in job.drops:
+            self._tables.pop(key, None)
+        return arrays
 
     def counters(self) -> dict[str, float]:
         """The feeder's and the augmentation actors' totals."""
@@ -99,7 +114,10 @@ class RankFeed:
         return sum(self._get([feeder, *(actor.peak_rss_bytes.remote() for actor in self._augmenters)]))
 
     def close(self) -> None:
-        cluster.kill(self._feeder, *self._augmenters)
+        """End the actors; the feeder first, since it would send more. Ray reports tasks that end with their actor."""
+        cluster.kill(self._feeder)
+        cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
+        cluster.kill(*self._augmenters)
 
     def _get(self, refs: Any) -> Any:
         try:

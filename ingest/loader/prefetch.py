@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,11 +15,11 @@ from ingest.errors import IngestError, StageError
 class Feed(Protocol):
     """Where batches come from."""
 
-    def request(self) -> Any:
-        """Ask for the next batch, without waiting; returns a ticket."""
+    def request(self, count: int) -> Any:
+        """Ask for the next batches, without waiting; returns a ticket."""
 
-    def fetch(self, ticket: Any) -> Any:
-        """Wait for a ticket's batch; None when there are no more."""
+    def fetch(self, ticket: Any) -> Iterator[Any]:
+        """Wait for a ticket's batches, one after the other; fewer than asked for when there are no more."""
 
 
 @dataclass
@@ -45,13 +45,12 @@ class Prefetcher:
     Args:
         feed: where batches come from.
         depth: batches asked for and ready, together.
-        ready: most batches fetched and not yet taken.
         transform: applied to each batch in the thread.
         timings: updated in place.
     """
 
-    def __init__(self, feed: Feed, depth: int, ready: int, transform: Callable[[Any], Any], timings: Timings) -> None:
-        self._feed, self._depth, self._most_ready = feed, depth, ready
+    def __init__(self, feed: Feed, depth: int, transform: Callable[[Any], Any], timings: Timings) -> None:
+        self._feed, self._depth = feed, depth
         self._transform, self._timings = transform, timings
         self._ready: deque[Any] = deque()
         self._error: BaseException | None = None
@@ -111,21 +110,28 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _loop(self) -> None:
-        tickets: deque[Any] = deque()
+        """Ask in groups, since a call costs the same for one batch as for several; the first comes alone and soon."""
+        tickets: deque[tuple[Any, int]] = deque()
+        group = max(1, self._depth // 4)
+        asked, first = 0, True  # batches asked for and not yet fetched
         while True:
             with self._changed:
-                while len(self._ready) >= self._most_ready and not self._stopped:
+                while len(self._ready) >= self._depth and not self._stopped:
                     self._changed.wait()
                 if self._stopped:
                     return
-                room = self._depth - len(self._ready) - len(tickets)
-            tickets.extend(self._feed.request() for _ in range(max(room, 0 if tickets else 1)))
-            batch = self._feed.fetch(tickets.popleft())
-            if batch is None:
-                return
-            batch = self._transform(batch)
-            self._timings.cpu_s = time.thread_time()
-            if not self._put(batch):
+                room = self._depth - len(self._ready) - asked
+            while room >= group or not tickets:
+                count = 1 if first else min(group, max(1, room))
+                tickets.append((self._feed.request(count), count))
+                asked, room, first = asked + count, room - count, False
+            ticket, count = tickets.popleft()
+            for batch in self._feed.fetch(ticket):
+                if not self._put(self._transform(batch)):
+                    return
+                self._timings.cpu_s = time.thread_time()
+                asked, count = asked - 1, count - 1
+            if count:
                 return
 
     def _put(self, batch: Any) -> bool:

@@ -18,26 +18,29 @@ class Numbers:
         self.gate_at, self.gate = gate_at, threading.Event()
         self.asked_changed = threading.Condition()
 
-    def request(self):
+    def request(self, count):
         with self.asked_changed:
-            self.asked += 1
+            first, self.asked = self.asked, self.asked + count
             self.asked_changed.notify_all()
-            return self.asked - 1
+            return range(first, first + count)
 
     def fetch(self, ticket):
-        if ticket == self.gate_at:
-            assert self.gate.wait(10)
-        if ticket == self.fail_at:
-            raise self.error
-        return None if self.end is not None and ticket >= self.end else ticket
+        for number in ticket:
+            if number == self.gate_at:
+                assert self.gate.wait(10)
+            if number == self.fail_at:
+                raise self.error
+            if self.end is not None and number >= self.end:
+                return
+            yield number
 
     def wait_asked(self, count):
         with self.asked_changed:
             assert self.asked_changed.wait_for(lambda: self.asked >= count, 10)
 
 
-def prefetcher(feed, depth=4, ready=4, transform=lambda value: value):
-    return Prefetcher(feed, depth, ready, transform, Timings())
+def prefetcher(feed, depth=4, transform=lambda value: value):
+    return Prefetcher(feed, depth, transform, Timings())
 
 
 def test_batches_come_in_order_and_end_with_none():
@@ -47,9 +50,21 @@ def test_batches_come_in_order_and_end_with_none():
     feed.stop()
 
 
+def test_a_deep_queue_is_asked_for_in_groups_after_the_first():
+    numbers, counts = Numbers(), []
+    request = numbers.request
+    numbers.request = lambda count: (counts.append(count), request(count))[1]
+    feed = prefetcher(numbers, depth=16)
+    assert [feed.get() for _ in range(40)] == list(range(40))
+    feed.stop()
+    assert counts[0] == 1
+    assert max(counts) == 4
+    assert counts.count(4) >= len(counts) // 2
+
+
 def test_no_more_is_asked_for_than_the_depth():
     numbers = Numbers()
-    feed = prefetcher(numbers, depth=3, ready=3)
+    feed = prefetcher(numbers, depth=3)
     numbers.wait_asked(3)
     assert feed.get() == 0
     numbers.wait_asked(4)
@@ -75,7 +90,7 @@ def test_a_failure_of_another_kind_names_the_stage_and_keeps_its_cause():
 
 
 def test_stop_ends_a_thread_that_waits_for_room():
-    feed = prefetcher(Numbers(), depth=2, ready=2)
+    feed = prefetcher(Numbers(), depth=2)
     assert feed.get() == 0
     feed.stop()
     assert not feed._thread.is_alive()
@@ -91,7 +106,7 @@ def test_stop_ends_a_thread_that_waits_for_a_batch():
 
 def test_waiting_is_measured():
     numbers, timings = Numbers(gate_at=0), Timings()
-    feed = Prefetcher(numbers, 2, 2, lambda value: value, timings)
+    feed = Prefetcher(numbers, 2, lambda value: value, timings)
     threading.Timer(0.05, numbers.gate.set).start()
     feed.get()
     assert timings.wait_s >= 0.04
