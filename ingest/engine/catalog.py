@@ -8,9 +8,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import ray
 
-from ingest.engine import private
-from ingest.engine.datasource import Call, error_in
-from ingest.engine.segment import run_calls
 from ingest.manifest import store
 from ingest.manifest.build import build_manifest
 from ingest.manifest.listing import list_files
@@ -18,7 +15,7 @@ from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
 from ingest.spec import Source
 
-FILES_PER_TASK = 16
+FILES_PER_TASK = 256  # footers of a chunk are read by several threads: starting tasks for fewer takes longer than that
 
 
 class Catalog:
@@ -31,7 +28,6 @@ class Catalog:
     """
 
     def __init__(self, source: Source, cache_dir: str | None, cpus: float) -> None:
-        private.silence_logs()
         self._source, self._cache_dir, self._cpus = source, cache_dir, cpus
         self._manifest: tuple[ray.ObjectRef, float] | None = None
 
@@ -59,10 +55,13 @@ class Catalog:
         return manifest
 
     def _index(self, files: Sequence[FileEntry]) -> pa.Table:
-        """The footers of all files; a handful is read here, since an execution would take longer to start."""
+        """The footers of all files, as Ray Data work; one chunk alone is read here, sooner than a task would start."""
         chunks = [files[i : i + FILES_PER_TASK] for i in range(0, len(files), FILES_PER_TASK)]
         if len(chunks) == 1:
             return index_files(files, self._source.columns, self._source.storage)
+        from ingest.engine.datasource import Call, error_in
+        from ingest.engine.segment import run_calls
+
         calls = [
             Call(index_files, (chunk, self._source.columns, self._source.storage), None, 1 << 20) for chunk in chunks
         ]

@@ -59,14 +59,14 @@ class AugmentHost:
     A table serves dozens of jobs, so it is handed over by `hold` and kept, instead of being opened for each job.
 
     Args:
-        feeder: asked for a table that this actor lost because it was started anew.
+        feeder: name of the actor to ask for a table that this one lost because it was started anew.
         augment: the spec's section.
         seed: of the order; keys the random numbers with the pass and the sample id.
         batch_rows: the most rows a job has.
         threads: decoding threads.
     """
 
-    def __init__(self, feeder: Any, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
+    def __init__(self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
         from ingest.augment.augmenter import Augmenter
 
         gpus = ray.get_gpu_ids()
@@ -94,7 +94,8 @@ class AugmentHost:
         self._tables.add(key, blocks)
 
     def _fetch(self, key: int) -> list[pa.Table]:
-        refs = ray.get(self._feeder.blocks.options(concurrency_group="control").remote(key))
+        feeder = ray.get_actor(self._feeder, NAMESPACE)
+        refs = ray.get(feeder.blocks.options(concurrency_group="control").remote(key))
         return list(ray.get(refs))
 
     def augment(self, packed: bytes) -> dict[str, NDArray[Any]]:

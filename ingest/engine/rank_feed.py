@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import ray
 
 from ingest.augment.collate import collate
 from ingest.engine import cluster
-from ingest.engine.hosts import CALLS_AT_A_TIME, AugmentHost, FeederHost
+from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
 from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
@@ -36,9 +37,10 @@ class RankFeed:
         self._manifest: Manifest | None = None
         self._tables: dict[int, pa.Table] = {}
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
+        name = f"feeder-{rank}-{uuid.uuid4().hex}"
         self._feeder = (
             ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
-            .options(num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
+            .options(name=name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
             .remote()
         )
         augment = spec.augment
@@ -53,7 +55,7 @@ class RankFeed:
                 max_task_retries=FOREVER,
                 scheduling_strategy=cluster.beside_me(soft=True),
             )
-            .remote(self._feeder, augment, spec.order.seed, batch_rows, threads)
+            .remote(name, augment, spec.order.seed, batch_rows, threads)
             for _ in range(count)
         ]
 
