@@ -1,4 +1,4 @@
-"""An augmentation actor that dies in the middle of an epoch is replaced, and its jobs are done again, to the same bits."""
+"""An augmentation actor that dies in mid-epoch is replaced, and its jobs are done again, to the same bits."""
 
 from __future__ import annotations
 
