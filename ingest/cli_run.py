@@ -18,7 +18,7 @@ from ingest.plan.schedule import Share
 from ingest.session import Loader
 from ingest.spec import Spec
 
-VERDICT_EVERY_S = 2.0
+VERDICT_EVERY_S = 5.0
 RATE_OVER_S = 4.0
 LINE_EVERY_S = 10.0  # where there is no terminal to draw on
 

@@ -17,7 +17,7 @@ import numpy as np
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest
+from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest, open_catalog
 from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.errors import IngestError, PlanError
@@ -75,12 +75,20 @@ class Loader:
         self._began, self._share, self._epochs = began, share, epochs
         self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
         gpu = cluster.uses_gpu(self.spec, have, self.world_size)
+        listing = (
+            self.spec.source,
+            ray.get_runtime_context().get_job_id(),
+            None if cache_dir is None else Path(cache_dir),
+            min(self.spec.read.cpus, have.cpus),
+        )
+        opened = open_catalog(*listing)  # first, since all else waits for it
         self._feed = RankFeed(self.spec, batch_rows=share.batch, threads=self._threads(), gpu=gpu, rank=self.rank)
         try:
-            self._prepare(cache_dir, have.cpus)
+            self._prepare(find_manifest(*listing), have.cpus)
         except BaseException:
             self._feed.close()
             raise
+        del opened
         self._epoch, self._position = 0, 0
         self._timings = Timings()
         self._prefetcher: Prefetcher | None = None
@@ -104,12 +112,9 @@ class Loader:
         here = math.ceil(self.world_size / nodes) * self.spec.augment.actors_per_trainer
         return max(1, int(cluster.node_cpus()) // here)
 
-    def _prepare(self, cache_dir: str | os.PathLike[str] | None, cpus: float) -> None:
-        spec = self.spec
-        run = ray.get_runtime_context().get_job_id()
-        folder = None if cache_dir is None else Path(cache_dir)
-        self._found: Found = find_manifest(spec.source, run, folder, min(spec.read.cpus, cpus))
-        manifest = self._found.manifest
+    def _prepare(self, found: Found, cpus: float) -> None:
+        spec, manifest = self.spec, found.manifest
+        self._found = found
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
         if self._share.steps(manifest.rows) == 0:
@@ -133,6 +138,7 @@ class Loader:
             storage=spec.source.storage,
             fill=dict(spec.source.fill),
             readers=auto_readers if spec.read.readers == "auto" else spec.read.readers,
+            first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             reader_cpus=spec.read.cpus,
             budget_bytes=int(window_bytes * READ_AHEAD),
             epochs=self._epochs,

@@ -60,8 +60,10 @@ class Catalog:
         if len(chunks) == 1:
             return index_files(files, self._source.columns, self._source.storage)
         from ingest.engine.datasource import Call, error_in
+        from ingest.engine.private import own_process
         from ingest.engine.segment import run_calls
 
+        own_process()
         calls = [
             Call(index_files, (chunk, self._source.columns, self._source.storage), None, 1 << 20) for chunk in chunks
         ]

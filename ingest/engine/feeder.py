@@ -79,7 +79,7 @@ class Feeder:
     _flow: Flow
 
     def __init__(self) -> None:
-        private.silence_logs()
+        private.own_process()
         self._augmenters: Sequence[Any] = ()
         self._keys = itertools.count()
         self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
@@ -103,7 +103,7 @@ class Feeder:
         """Take what is there, how to feed it, and the actors that augment in turn (none: nothing is augmented)."""
         self._manifest, self._config, self._augmenters = manifest, config, augmenters
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
-        self._flow = Flow(config.budget_bytes, config.readers)
+        self._flow = Flow(config.budget_bytes, config.readers, config.first_readers)
         if len(self._drops) != max(1, len(augmenters)):
             self._drops = [[] for _ in range(max(1, len(augmenters)))]
 

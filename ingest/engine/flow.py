@@ -39,12 +39,16 @@ class Flow:
     Attributes:
         budget_bytes: encoded bytes that reads may hold, running reads included.
         max_running: reads that may run at a time.
+        first_running: the same until the first read has arrived: on a small node, a second reader's start takes the
+            processor from the first batch.
         held_bytes: bytes of reads started and not yet released.
         step: the step being assembled; a read needed by then starts whatever the budget says.
     """
 
     budget_bytes: int
     max_running: int
+    first_running: int | None = None
+    arrived: bool = False
     held_bytes: int = 0
     step: int = 0
     stretches: list[Stretch] = field(default_factory=list)
@@ -79,7 +83,8 @@ class Flow:
         index = stretch.submitted
         if index >= len(stretch.read_bytes) or stretch.closed:
             return False
-        if sum(s.running for s in self.stretches) >= self.max_running:
+        most = self.max_running if self.arrived or self.first_running is None else self.first_running
+        if sum(s.running for s in self.stretches) >= most:
             return False
         # A read that the step in hand waits for must start, or the step would never free what fills the budget.
         if stretch.first_step[index] <= self.step:
@@ -93,6 +98,11 @@ class Flow:
                 stopped() or stretch.closed or stretch.submitted >= len(stretch.read_bytes) or self._may_start(stretch)
             ):
                 self.changed.wait(WAKE_S)
+
+    def arrive(self) -> None:
+        """A read has arrived. Call with `changed` held."""
+        self.arrived = True
+        self.changed.notify_all()
 
     def advance(self, step: int) -> None:
         """The feeder turns to a step."""

@@ -26,10 +26,22 @@ END_S = 5.0  # for the jobs that run when an actor is ended
 CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
 
 
-class FeederHost:
-    """Hosts a `Feeder`."""
+def warm_reader() -> None:
+    """Load in a worker process what its first read task would load."""
+    import ingest.engine.datasource
+    import ingest.read.parquet  # noqa: F401
 
-    def __init__(self) -> None:
+
+class FeederHost:
+    """Hosts a `Feeder`.
+
+    Args:
+        reader_cpus: CPUs of a read task.
+    """
+
+    def __init__(self, reader_cpus: float) -> None:
+        # A reader's process starts while the data is being listed and this one loads Ray Data itself.
+        self._warm = ray.remote(warm_reader).options(num_cpus=reader_cpus, max_retries=0).remote()
         from ingest.engine.feeder import Feeder
 
         self._feeder = Feeder()
@@ -161,6 +173,17 @@ class Found:
     catalog: Any
 
 
+def open_catalog(source: Source, run: str, cache_dir: Path | None, cpus: float) -> tuple[Any, ray.ObjectRef]:
+    """The catalog of a run, started by whoever comes first, and its answer to come."""
+    name = f"catalog-{run}-{fingerprint(source.model_dump(mode='json'))}"
+    catalog = (
+        ray.remote(CatalogHost)
+        .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0)
+        .remote(source, None if cache_dir is None else str(cache_dir), cpus)
+    )
+    return catalog, catalog.manifest.remote()
+
+
 def find_manifest(source: Source, run: str, cache_dir: Path | None, cpus: float) -> Found:
     """The manifest of a source, made once for all that name the same run.
 
@@ -168,15 +191,10 @@ def find_manifest(source: Source, run: str, cache_dir: Path | None, cpus: float)
         SourceError: the data cannot be found, listed or opened.
         ClusterError: the actor that lists it died three times.
     """
-    name = f"catalog-{run}-{fingerprint(source.model_dump(mode='json'))}"
     for _ in range(3):
-        catalog = (
-            ray.remote(CatalogHost)
-            .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0)
-            .remote(source, None if cache_dir is None else str(cache_dir), cpus)
-        )
+        catalog, answer = open_catalog(source, run, cache_dir, cpus)
         try:
-            ref, seconds = ray.get(catalog.manifest.remote())
+            ref, seconds = ray.get(answer)
             return Found(ray.get(ref), ref, float(seconds), catalog)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, IngestError) else error) from error

@@ -24,6 +24,7 @@ class FeedConfig:
         order: resolved.
         storage, fill: from the spec.
         readers: reads that may run at a time.
+        first_readers: the same until the first has arrived.
         reader_cpus: CPUs of each.
         budget_bytes: encoded bytes that reads may hold.
         epochs: the epoch after the last one to read; None when there is no last.
@@ -35,6 +36,7 @@ class FeedConfig:
     storage: Storage
     fill: dict[str, Any]
     readers: int
+    first_readers: int
     reader_cpus: float
     budget_bytes: int
     epochs: int | None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+from functools import lru_cache
 from typing import Any
 
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.data import DataContext
+from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
+from ray.data._internal.execution import streaming_executor
 from ray.data._internal.execution.backpressure_policy import (
     ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
     BackpressurePolicy,
 )
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.interfaces import ExecutionResources
 from ray.data._internal.execution.operators.input_data_buffer import InputDataBuffer
 
 from ingest.engine.flow import Flow, Stretch
@@ -83,7 +88,8 @@ def quiet_context(stretch_key: str | None = None) -> DataContext:
     """A copy of the current context with what Ray Data does by default, and we must not have, off.
 
     Progress bars and start-up messages; killing a paused run; resource reservations, which make the first second of
-    every execution serial; metrics collection by log. With a `stretch_key`, admission and pacing are ours.
+    every execution serial; statistics in the log; a thread in each read task that polls its memory. With a
+    `stretch_key`, admission and pacing are ours.
     """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -91,6 +97,7 @@ def quiet_context(stretch_key: str | None = None) -> DataContext:
     context.execution_no_progress_timeout_s = -1
     context.op_resource_reservation_enabled = False
     context.enable_auto_log_stats = False
+    context.memory_usage_poll_interval_s = None
     context.execution_options.preserve_order = True
     context.target_max_block_size = 512 << 20  # a window is one block; only one too large for a single object is cut
     if stretch_key is not None:
@@ -100,9 +107,54 @@ def quiet_context(stretch_key: str | None = None) -> DataContext:
     return context
 
 
-def silence_logs() -> None:
-    """Keep Ray Data's own start and finish lines out of the trainers' logs; warnings stay."""
+class NoScaling(ClusterAutoscaler):
+    """Requests nothing: read tasks that wait for a CPU are demand that Ray's own autoscaler sees.
+
+    Ray Data's registers every execution with an actor of its own, at a cost that grows with ranks times nodes, and the
+    first execution waits for that actor to start.
+    """
+
+    def try_trigger_scaling(self) -> None:
+        pass
+
+    def on_executor_shutdown(self) -> None:
+        pass
+
+    def get_total_resources(self) -> ExecutionResources:
+        have = ray.cluster_resources()
+        return ExecutionResources(
+            cpu=have.get("CPU", 0.0), gpu=have.get("GPU", 0.0), object_store_memory=have.get("object_store_memory", 0.0)
+        )
+
+
+class NoStats:
+    """Ray Data's statistics go to an actor of its own, a process that nobody asks: a feeder counts for itself."""
+
+    @staticmethod
+    def register_dataset_to_stats_actor(*_: Any) -> None:
+        pass
+
+    @staticmethod
+    def update_execution_metrics(*_: Any) -> None:
+        pass
+
+
+def own_process() -> None:
+    """Make Ray Data lean in this process, which runs our executions and no others.
+
+    Its start and finish lines stay out of the trainers' logs (warnings stay), and an execution starts no process beside
+    its readers. Never called where a user's own data sets may run.
+    """
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    os.environ["RAY_DATA_USAGE_DISABLED"] = "1"
+    streaming_executor.create_cluster_autoscaler = lambda *_, **__: NoScaling()
+    streaming_executor._StatsManager = NoStats  # noqa: SLF001
+
+
+@lru_cache(maxsize=1)
+def _state(address: str) -> Any:
+    """The connection behind `object_store_stats`, kept: making one costs more than the question."""
+    return get_state_from_address(address)
 
 
 def object_store_stats() -> dict[str, int]:
@@ -110,8 +162,7 @@ def object_store_stats() -> dict[str, int]:
 
     Source: the raylets' store statistics, as `ray memory` shows them.
     """
-    state = get_state_from_address(ray.get_runtime_context().gcs_address)
-    stats = get_memory_info_reply(state).store_stats
+    stats = get_memory_info_reply(_state(ray.get_runtime_context().gcs_address)).store_stats
     return {
         "used": int(stats.object_store_bytes_used),
         "capacity": int(stats.object_store_bytes_avail),

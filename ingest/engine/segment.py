@@ -126,7 +126,7 @@ class Segment:
                     delivery.rows += rows
                 while index is not None and self._deliveries[index].complete:
                     index = index + 1 if index + 1 < len(self._deliveries) else None
-                self._flow.changed.notify_all()
+                self._flow.arrive()
 
     def _finish(self, cause: Exception | None) -> None:
         """Whatever has not arrived never will: its delivery says why."""

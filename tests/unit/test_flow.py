@@ -45,6 +45,17 @@ def test_running_reads_are_bounded_over_all_stretches():
     assert flow.may_start(two)
 
 
+def test_fewer_reads_run_until_the_first_has_arrived():
+    flow, stretch = Flow(1000, max_running=3, first_running=1), Stretch([1, 1, 1], [0, 0, 0])
+    flow.open(stretch)
+    assert flow.may_start(stretch)
+    flow.observe(stretch, 1, 1)
+    assert not flow.may_start(stretch)
+    with flow.changed:
+        flow.arrive()
+    assert flow.may_start(stretch)
+
+
 def test_a_closed_stretch_starts_nothing_and_keeps_what_it_held_counted():
     flow, stretch = Flow(budget_bytes=100, max_running=2), Stretch([30, 30], [0, 0])
     flow.open(stretch)
