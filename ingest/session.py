@@ -92,7 +92,6 @@ class Loader:
         self._epoch, self._position = 0, 0
         self._timings = Timings()
         self._prefetcher: Prefetcher | None = None
-        self._exhausted = False
         self._closed = False
         self._samples = self._steps_taken = self._invalid = 0
         self._first_at: float | None = None
