@@ -18,13 +18,14 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ingest"
 
-GROUND = {"errors", "rng", "ops", "metrics"}
+GROUND = {"errors", "rng", "ops", "metrics", "jit"}
 READING = GROUND | {"spec", "storage", "manifest", "plan"}
 BELOW_ENGINE = READING | {"read", "augment", "loader"}
 # What each part may import of `ingest`, itself aside. A dotted name allows that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "rng": {"errors"},
+    "jit": {"errors"},
     "ops": {"errors"},
     "metrics": {"errors"},
     "spec": GROUND,
