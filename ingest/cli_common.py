@@ -16,10 +16,12 @@ from typing import Any
 
 import typer
 import yaml
+from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ingest import cli_auth
 from ingest.errors import ClusterError, IngestError, SpecError
 from ingest.spec import Spec
 
@@ -84,20 +86,22 @@ def cluster_session(**options: Any) -> Iterator[None]:
     """
     import ray
 
-    from ingest.engine import cluster
+    from ingest.engine import cluster, credentials
 
+    if path := os.environ.get(credentials.VARIABLE):
+        os.environ.update(credentials.read(path))  # as each worker of the job does
     # Of an own cluster that ends with the command nobody needs to be told that strangers cannot enter it.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        _check_reachable(address)
+        check_reachable(address)
     # Said outright, since a local start otherwise follows the address file of a cluster that is gone.
     init = {"address": address} if address else {"address": "local", "include_dashboard": False, **options}
     if not address:
         os.environ.setdefault("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody reads its metrics, and each costs time
     try:
         mine = cluster.ensure(**init)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
             f"no cluster at {address}" if address else "a local cluster does not start",
             cause=str(error).splitlines()[0] if str(error) else type(error).__name__,
@@ -112,11 +116,13 @@ def cluster_session(**options: Any) -> Iterator[None]:
             ray.shutdown()
 
 
-def _check_reachable(address: str) -> None:
-    """Refuse a dead `host:port` at once: Ray itself asks for a quarter of an hour. Other forms are left to Ray.
+def check_reachable(address: str) -> None:
+    """Refuse at once a `host:port` where nobody listens, or that wants a token it would not get.
+
+    Ray itself asks the first for a quarter of an hour, and the second in silence. Other forms are left to Ray.
 
     Raises:
-        ClusterError: nobody listens there.
+        ClusterError: what is wrong there, and what to set.
     """
     import ray
 
@@ -133,6 +139,7 @@ def _check_reachable(address: str) -> None:
         except OSError as error:
             causes.append(f"{candidate}: {error}")
         else:
+            cli_auth.check_head(f"[{candidate}]:{port}" if ":" in candidate else f"{candidate}:{port}")
             return
     raise ClusterError(
         f"no cluster at {address}",
@@ -256,6 +263,18 @@ def human_bytes(size: float) -> str:
     while abs(size) >= 1024 and power < len(_UNITS) - 1:
         size, power = size / 1024, power + 1
     return f"{size:,.0f} {_UNITS[power]}" if power == 0 else f"{size:,.1f} {_UNITS[power]}"
+
+
+def byte_size(name: str, text: str) -> int:
+    """Bytes of a size such as 64MiB.
+
+    Raises:
+        SpecError: it is none.
+    """
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise SpecError(f"{name} {text}: is no size", hint="For example 64MiB") from None
 
 
 def _plain(value: Any) -> Any:

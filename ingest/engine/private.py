@@ -22,6 +22,7 @@ from ray.data._internal.execution.operators.input_data_buffer import InputDataBu
 
 from ingest.engine.flow import Flow, Stretch
 
+_CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _STRETCH_KEY = "ingest.stretch"
 # An execution finds its stretch by a key, because its context is copied and pickled.
 _stretches: dict[str, tuple[Flow, Stretch]] = {}
@@ -168,3 +169,29 @@ def object_store_stats() -> dict[str, int]:
         "capacity": int(stats.object_store_bytes_avail),
         "spilled": int(stats.spilled_bytes_total),
     }
+
+
+def auth_wanted(address: str, token: str | None, timeout_s: float) -> bool | None:
+    """Whether the head at `host:port` turns away a caller who shows `token` (None: who shows none).
+
+    Asked by one small call, since Ray's own client repeats a refused one for twenty seconds and says nothing.
+
+    Returns:
+        None where it gives no answer that tells: another protocol, TLS, too late.
+    """
+    import grpc
+
+    metadata = [("authorization", f"Bearer {token}")] if token else None
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary(_CHECK_ALIVE)(b"", timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            return True if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+    return False
+
+
+def dashboard_url(address: str) -> str:
+    """The dashboard's URL of the cluster whose head listens at `host:port`."""
+    from ray.dashboard.utils import ray_address_to_api_server_url  # half a second that only a submission needs
+
+    return str(ray_address_to_api_server_url(address))
