@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +13,11 @@ from numpy.typing import NDArray
 
 from ingest.errors import SchemaError, SourceError
 from ingest.manifest.columns import Columns, common_type, names_in, output_type
-from ingest.manifest.listing import HIVE_NULL
+from ingest.manifest.listing import DIRECTORY_INTEGER, HIVE_NULL
 from ingest.manifest.model import FileEntry, Manifest, Units
 from ingest.spec import Source
 
 _RESERVED = ("sample_id", "valid")  # names that every batch has already
-_INT64 = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def _column_type(name: str, wanted: str, seen: list[_Seen], files: Sequence[File
 
 def _partition_type(values: Iterable[str]) -> pa.DataType:
     distinct = set(values) - {HIVE_NULL}
-    return pa.int64() if distinct and all(_INT64.fullmatch(value) for value in distinct) else pa.string()
+    return pa.int64() if distinct and all(DIRECTORY_INTEGER.fullmatch(value) for value in distinct) else pa.string()
 
 
 def _missing(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> SchemaError:

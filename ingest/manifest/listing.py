@@ -13,6 +13,7 @@ from ingest.storage.filesystem import FileInfo, FileSystem, open_filesystem
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+DIRECTORY_INTEGER = re.compile(r"-?[0-9]{1,18}")  # a hive key whose values all look so is an int64 column
 
 _TFRECORD = re.compile(r"\.tfrecords?\b|-\d{5}-of-\d{5}(\.gz)?$", re.IGNORECASE)
 _HIVE_DIRECTORY = re.compile(r"[^=./][^=/]*=[^/]*")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ingest"
 
-GROUND = {"errors", "rng", "ops", "metrics", "jit"}
+GROUND = {"errors", "rng", "ops", "predicate", "metrics", "jit"}
 READING = GROUND | {"spec", "storage", "manifest", "plan"}
 BELOW_ENGINE = READING | {"read", "augment", "loader"}
 # What each part may import of `ingest`, itself aside. A dotted name allows that module alone.
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rng": {"errors"},
     "jit": {"errors"},
     "ops": {"errors"},
+    "predicate": {"errors"},
     "metrics": {"errors"},
     "spec": GROUND,
     "storage": GROUND | {"spec"},
@@ -49,8 +50,11 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "fsspec": ("storage",),
     "obstore": ("storage",),
     "nvidia": ("augment.graph",),
+    "lark": ("predicate",),
 }
-HEAVY = "ray nvidia torch jax tensorflow numpy pyarrow pandas fsspec obstore cv2 PIL numba pydantic yaml rich typer"
+HEAVY = (
+    "ray nvidia torch jax tensorflow numpy pyarrow pandas fsspec obstore cv2 PIL numba pydantic yaml rich typer lark"
+)
 
 
 def _begins(name: str, prefix: str) -> bool:

@@ -1,0 +1,90 @@
+"""Bounds on a column's values from a Parquet footer's statistics, or from a hive directory."""
+
+from __future__ import annotations
+
+import contextlib
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from ingest.manifest.columns import Column, output_type
+from ingest.manifest.listing import DIRECTORY_INTEGER, HIVE_NULL
+from ingest.manifest.model import FileEntry
+from ingest.manifest.parquet import Footer
+from ingest.manifest.where import TICKS, Bounds, Point, is_text
+
+_UNKNOWN = Bounds()
+_NULLS = Bounds(values=False)
+
+
+def unit_bounds(entry: FileEntry, footer: Footer, ordinal: int, source: str, kind: pa.DataType) -> Bounds:
+    """What is known of a source column in one row group.
+
+    Args:
+        entry: the file.
+        footer: its footer.
+        ordinal: the row group.
+        source: the column, as the spec names it.
+        kind: its type over all files, in whose domain the bounds are.
+    """
+    column = footer.columns.find(source)
+    return directory_bounds(entry, source, kind) if column is None else _from_statistics(footer, ordinal, column, kind)
+
+
+def directory_bounds(entry: FileEntry, source: str, kind: pa.DataType) -> Bounds:
+    """What is known of a column that the file itself does not have: its directory's value, or nulls."""
+    value = dict(entry.partitions).get(source, HIVE_NULL)
+    if value == HIVE_NULL:
+        return _NULLS
+    point: Point | None = None
+    if is_text(kind):
+        point = value.encode()
+    elif pa.types.is_integer(kind) and DIRECTORY_INTEGER.fullmatch(value):
+        point = int(value)
+    return Bounds(point, point, nulls=False)
+
+
+def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.DataType) -> Bounds:
+    """Bounds may be wider than the values (truncated strings); absent or doubtful statistics say nothing.
+
+    pyarrow leaves out the deprecated fields where their order is not the type's own.
+    """
+    if pa.types.is_nested(output_type(column.type)):
+        return _UNKNOWN  # its leaves' nulls and values are not its own
+    group = footer.metadata.row_group(ordinal)
+    chunk = group.column(column.leaves[0])
+    statistics = chunk.statistics if chunk.is_stats_set else None
+    if statistics is None:
+        return _UNKNOWN
+    if statistics.has_null_count and statistics.null_count >= group.num_rows:
+        return _NULLS
+    nulls = not statistics.has_null_count or statistics.null_count > 0
+    low = high = None
+    if statistics.has_min_max:
+        # Some values have no Python type: nothing is known then.
+        with contextlib.suppress(ValueError, OverflowError, ArithmeticError, NotImplementedError, pa.ArrowException):
+            low, high = _points(statistics, output_type(column.type), kind)
+    known = low is not None and high is not None and low <= high  # type: ignore[operator]
+    return Bounds(low, high, nulls=nulls) if known else Bounds(nulls=nulls)
+
+
+def _points(statistics: Any, own: pa.DataType, kind: pa.DataType) -> tuple[Point | None, Point | None]:
+    """The least and greatest value in the domain of `kind`, the file's own type being `own`."""
+    raw = statistics.min_raw, statistics.max_raw
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind):
+        factor, rest = divmod(TICKS[kind.unit], TICKS[own.unit])
+        return (None, None) if rest or statistics.physical_type != "INT64" else (raw[0] * factor, raw[1] * factor)
+    if (is_text(own) and is_text(kind)) or (pa.types.is_date32(own) and pa.types.is_date32(kind)):
+        return raw
+    if pa.types.is_decimal(own) and pa.types.is_decimal(kind) and own.scale == kind.scale:
+        return _unscaled(statistics.min, own.scale), _unscaled(statistics.max, own.scale)
+    same = [pa.types.is_integer, pa.types.is_boolean, lambda one: pa.types.is_float32(one) or pa.types.is_float64(one)]
+    return (statistics.min, statistics.max) if any(is_a(own) and is_a(kind) for is_a in same) else (None, None)
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    sign, digits, exponent = value.as_tuple()
+    if exponent != -scale:
+        raise ValueError(f"a decimal of scale {scale} was expected, and {value} came")
+    return int("".join(map(str, digits))) * (-1 if sign else 1)
