@@ -49,6 +49,34 @@ class Storage(Section):
     endpoint_url: str | None = Field(None, description="an S3-compatible endpoint; http:// is allowed when written so")
     region: str | None = Field(None, description="of the bucket; found by the cloud's usual chain when left out")
     anonymous: bool = Field(False, description="send unsigned requests (public buckets)")
+    profile: str | None = Field(None, description="S3: a profile of ~/.aws on the machine that reads")
+    requester_pays: bool = Field(False, description="S3: accept the costs of a requester-pays bucket")
+    path_style: bool | None = Field(
+        None, description="S3: the bucket in the path (so when left out), or in the host name"
+    )
+    proxy_url: str | None = Field(None, description="an HTTP proxy; else the environment's HTTPS_PROXY and NO_PROXY")
+    ca_file: str | None = Field(None, description="certificates to trust besides the usual ones, PEM")
+    headers: dict[str, str] = Field(default_factory=dict, description="sent with every request; never a credential")
+    retry_s: PositiveFloat = Field(30.0, description="how long a request that fails is asked for again, in seconds")
+    concurrency: PositiveInt | Auto = Field("auto", description="requests of one process and bucket at a time")
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # headers are a dict
+
+    @model_validator(mode="after")
+    def _no_secrets(self) -> Storage:
+        """The spec is pickled, logged and kept in states: no secret may be in it."""
+        for name in ("endpoint_url", "proxy_url"):
+            if "@" in (getattr(self, name) or ""):
+                raise ValueError(
+                    f"{name}: has credentials in it: leave them to the environment of the machine that reads"
+                )
+        for name in self.headers:
+            if re.search(
+                r"authorization|cookie|token|secret|password|api-?key|signature|customer-key", name, re.IGNORECASE
+            ):
+                raise ValueError(f"headers: {name} carries a credential: leave it to the cloud's usual chain")
+        return self
 
 
 class Source(Section):
@@ -78,8 +106,11 @@ class Source(Section):
         if not value or (isinstance(value, (list, tuple)) and not all(value)):
             raise ValueError("is empty: give a directory, a file, a glob or a list of them")
         for path in [value] if isinstance(value, str) else value:
-            if re.match(r"[^/]+://[^/]*@", str(path)):  # the message must not repeat it
+            azure = re.match(r"abfss?://[^/@:]+@[^/@:]+/", str(path))  # container@account
+            if not azure and re.match(r"[^/]+://[^/]*@", str(path)):  # the message must not repeat it
                 raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
+            if re.match(r"https?://[^?]*\?.*(sig|signature|token|credential)=", str(path), re.IGNORECASE):
+                raise ValueError("has a signature in its URL, which would be logged: give the bucket's own URL instead")
         return value
 
     @field_validator("columns", mode="before", json_schema_input_type=dict[str, str] | list[str] | None)

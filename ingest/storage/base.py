@@ -26,6 +26,11 @@ class FileInfo:
     etag: str | None = None
 
 
+def quoted(etag: str | None) -> str | None:
+    """An ETag as HTTP writes it. Listings of some stores leave the quotation marks out, so that versions would differ."""
+    return etag if etag is None or etag.endswith('"') else f'"{etag}"'
+
+
 def check_lengths(url: str, ranges: Sequence[tuple[int, int]], blobs: Sequence[Blob]) -> None:
     """Refuse short data, and servers that send the whole file whatever the range.
 

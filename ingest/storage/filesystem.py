@@ -9,7 +9,8 @@ from typing import Protocol
 from ingest.errors import SourceError
 from ingest.spec import Storage
 from ingest.storage.base import Blob, FileInfo
-from ingest.storage.cloud import CLOUD_SCHEMES, CloudFiles
+from ingest.storage.clients import CLOUD_SCHEMES
+from ingest.storage.cloud import CloudFiles
 from ingest.storage.generic import GenericFiles
 from ingest.storage.local import LocalFiles
 
@@ -73,4 +74,8 @@ def _open(scheme: str, bucket: str, storage: Storage, _pid: int) -> FileSystem:
         return LocalFiles()
     if scheme in CLOUD_SCHEMES:
         return CloudFiles(scheme, bucket, storage)
+    if scheme in ("http", "https"):
+        from ingest.storage.web import WebFiles  # loads urllib3
+
+        return WebFiles(scheme, storage)
     return GenericFiles(scheme, storage)

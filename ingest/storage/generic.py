@@ -1,14 +1,20 @@
-"""Every other URL (memory, http, sftp, hdfs and so on) through its fsspec implementation."""
+"""Every other URL (memory, hf, sftp, hdfs and so on) through its fsspec implementation."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import fsspec
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
 from ingest.storage.base import Blob, FileInfo, check_lengths
+from ingest.storage.failures import Kind, StoreError, failure, of_status, plain
+from ingest.storage.retry import persist
+from ingest.storage.traffic import TRAFFIC, Limiter
+
+T = TypeVar("T")
 
 
 class GenericFiles:
@@ -22,11 +28,14 @@ class GenericFiles:
         Raises:
             SourceError: the scheme is not known to fsspec, or its library is not installed.
         """
-        if storage != Storage():
+        if storage.model_copy(update={"retry_s": 30.0, "concurrency": "auto"}) != Storage():
             raise SourceError(
                 f"source.storage holds options of cloud stores, and '{scheme}' is none",
-                hint="Leave source.storage out",
+                hint="Leave source.storage out, but for retry_s and concurrency",
             )
+        self.limiter = Limiter(None if storage.concurrency == "auto" else storage.concurrency)
+        self.retry_s = storage.retry_s
+        self.answered = False
         self._scheme = scheme
         try:
             self._fs: Any = fsspec.filesystem(scheme)
@@ -38,43 +47,68 @@ class GenericFiles:
         return str(name) + ("/" if url.endswith("/") and not name.endswith("/") else "")
 
     def info(self, url: str) -> FileInfo | None:
+        path = self._fs._strip_protocol(url)  # noqa: SLF001
         try:
-            found = self._fs.info(self._fs._strip_protocol(url))  # noqa: SLF001
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _explained(error, url) from error
+            found = self._ask("head_requests", lambda: self._fs.info(path), url)
+        except StoreError as error:
+            if error.kind is Kind.MISSING:
+                return None
+            raise
         return self._file(found) if found["type"] == "file" else None
 
     def walk(self, url: str) -> list[FileInfo]:
         path = self._fs._strip_protocol(url)  # noqa: SLF001
-        try:
+
+        def find() -> list[FileInfo]:
             self._fs.invalidate_cache(path)  # a new run sees new objects
             return [self._file(found) for found in self._fs.find(path, detail=True).values()]
-        except FileNotFoundError:
-            return []
-        except (OSError, NotImplementedError) as error:
-            raise _explained(error, url) from error
+
+        try:
+            return self._ask("list_requests", find, url)
+        except StoreError as error:
+            if error.kind is Kind.MISSING:
+                return []
+            raise
 
     def is_directory(self, url: str) -> bool:
         return bool(self._fs.isdir(self._fs._strip_protocol(url)))  # noqa: SLF001
 
     def read_ranges(self, url: str, ranges: list[tuple[int, int]], etag: str | None = None) -> list[Blob]:
-        del etag  # fsspec has no conditional reads; sizes are checked
         path = self._fs._strip_protocol(url)  # noqa: SLF001
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
-        try:
+
+        def fetch() -> list[Blob]:
             blobs: list[Blob] = self._fs.cat_ranges([path] * len(ranges), starts, ends)
-        except (OSError, ValueError) as error:
-            raise _explained(error, url) from error
-        failed = next((blob for blob in blobs if isinstance(blob, Exception)), None)
-        if failed is not None:
-            raise _explained(failed, url) from failed
+            failed = next((blob for blob in blobs if isinstance(blob, Exception)), None)
+            if failed is not None:
+                raise failed
+            return blobs
+
+        if etag is not None:  # fsspec has no conditional reads
+            now = self.info(url)
+            if now is None or now.etag != etag:
+                raise failure(Kind.CHANGED if now else Kind.MISSING, url)
+        blobs = self._ask("get_requests", fetch, url, len(ranges))
+        TRAFFIC.add(get_bytes=sum(len(blob) for blob in blobs))
         check_lengths(url, ranges, blobs)
         return blobs
 
     def local_path(self, url: str) -> None:
         del url
+
+    def renew(self, error: StoreError) -> bool:
+        del error
+        return False
+
+    def _ask(self, kind: str, call: Callable[[], T], url: str, count: int = 1) -> T:
+        def turn(_: int) -> T:
+            TRAFFIC.add(**{kind: count})
+            try:
+                return call()
+            except (OSError, ValueError, NotImplementedError) as error:
+                raise _explained(error, url) from error
+
+        return persist(self, turn)
 
     def _file(self, found: dict[str, Any]) -> FileInfo:
         url = self._fs.unstrip_protocol(found["name"])
@@ -84,9 +118,18 @@ class GenericFiles:
         return FileInfo(url, int(found["size"]), None if version is None else str(version))
 
 
-def _explained(error: Exception, url: str) -> SourceError:
+def _explained(error: Exception, url: str) -> StoreError:
+    response = getattr(error, "response", None)
+    status = getattr(error, "status", None) or getattr(response, "status_code", None)
     if isinstance(error, FileNotFoundError):
-        return SourceError("no such file", path=url)
-    if isinstance(error, PermissionError):
-        return SourceError("permission denied", path=url)
-    return SourceError(f"cannot be read: {error or type(error).__name__}", path=url)
+        kind = Kind.MISSING
+    elif isinstance(status, int):
+        kind = of_status(status)
+    elif isinstance(error, PermissionError):
+        kind = Kind.DENIED
+    elif isinstance(error, (ConnectionError, TimeoutError)):
+        kind = Kind.UNREACHABLE
+    else:
+        kind = Kind.REFUSED
+    silent = kind in {Kind.MISSING, Kind.DENIED}
+    return failure(kind, url, "" if silent else plain(str(error) or type(error).__name__))

@@ -15,7 +15,6 @@ from ingest.read.parquet import Piece, read_unit, read_window
 from ingest.read.sources import _footers
 from ingest.spec import Source, Storage
 from ingest.storage import cloud
-from ingest.storage.filesystem import open_filesystem
 
 pytestmark = pytest.mark.integration
 
@@ -204,15 +203,3 @@ def test_denied_is_said(bucket, status):
         with pytest.raises(SourceError, match="denied"):
             list_files(Source(path="s3://secret/x", storage=Storage(endpoint_url=endpoint)))
         assert len(asked) <= 2
-
-
-def test_a_server_that_stays_busy_or_away_is_an_error_in_bounded_time(bucket, monkeypatch):
-    monkeypatch.setitem(cloud._RETRY, "max_retries", 2)
-    with s3.always(503) as (endpoint, asked):
-        with pytest.raises(SourceError, match="503"):
-            open_filesystem("s3://busy/x", Storage(endpoint_url=endpoint)).walk("s3://busy/x")
-        assert len(asked) == 3
-    away = Storage(endpoint_url=endpoint)
-    with pytest.raises(SourceError, match="cannot be reached"):
-        open_filesystem("s3://away/x", away).walk("s3://away/x")
-    assert cloud._RETRY["retry_timeout"].total_seconds() <= 60
