@@ -27,7 +27,7 @@ class FileInfo:
 
 
 def quoted(etag: str | None) -> str | None:
-    """An ETag as HTTP writes it. Listings of some stores leave the quotation marks out, so that versions would differ."""
+    """An ETag as HTTP writes it. Listings of some stores leave the quotation marks out."""
     return etag if etag is None or etag.endswith('"') else f'"{etag}"'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import fsspec
@@ -115,6 +116,8 @@ class GenericFiles:
         if found.get("size") is None:
             raise SourceError("the server does not say how large the file is", path=url)
         version = next((found[key] for key in ("ETag", "etag", "mtime", "created") if found.get(key)), None)
+        if isinstance(version, datetime):  # the same filesystem may give a number elsewhere
+            version = version.timestamp()
         return FileInfo(url, int(found["size"]), None if version is None else str(version))
 
 
