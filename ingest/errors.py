@@ -101,6 +101,23 @@ class SampleError(IngestError):
     default_stage = "augment"
 
 
+class RecordError(SampleError):
+    """A record's bytes are not what its format, or its schema, says.
+
+    Attributes:
+        index: the record, counted in the call that parsed it (0-based); a reader that knows the file sets `path`
+            and `row`.
+        offset: the byte of the parsed data at which it was seen.
+    """
+
+    default_stage = "read"
+
+    def __init__(self, message: str, *, index: int = -1, offset: int = -1, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.index = index
+        self.offset = offset
+
+
 class StageError(IngestError):
     """A stage failed for a reason that is not the data's: a bug, or a process that died."""
 
