@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.augment.decode import decode_whole
+from ingest.augment.finish import allocate
 from ingest.augment.headers import Header, read_header
-from ingest.augment.render import Plan, allocate
-from ingest.augment.windows import check, draws, fixed_shape, steps
+from ingest.augment.render import Plan
+from ingest.augment.steps import check, draws, fixed_shape, steps
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
 from ingest.spec import Augment

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from nvidia.dali import fn, types
-from nvidia.dali.pipeline import Pipeline
+from nvidia.dali import fn, math, pipeline_def, types
+from nvidia.dali.pipeline import Pipeline, do_not_convert
 
-from ingest.augment.windows import Kind
+from ingest.augment.finish import Finish
+from ingest.augment.kinds import KINDS, Slot
 from ingest.errors import StageError
-from ingest.ops import Normalize
 
 Inputs = Mapping[str, Any]
 
@@ -33,27 +34,20 @@ def crop_pipeline(rows: int, threads: int) -> Pipeline:
 
 
 def device_pipeline(
-    rows: int, threads: int, device_id: int | None, steps: Sequence[Kind], normalize: Normalize | None, *, decode: bool
+    rows: int, threads: int, device_id: int | None, slots: Sequence[Slot], end: Finish, *, decode: bool
 ) -> Pipeline:
     """The whole augmentation on a GPU; not built, so that it can be defined without one.
 
     Without a `device_id` the same graph runs on the CPU, slower than `CpuWorker`: a test without a GPU can run it.
 
     Inputs: as `crop_pipeline` where `decode`, else `pixels` uint8 (h, w, 3), decoded elsewhere; then for each further
-    step i of `steps`: `anchor{i}` and `shape{i}` int32 (2,), `size{i}` float32 (2,) or `flip{i}` int32 ().
-    Output: uint8 (h, w, 3), or normalised, on the device.
+    slot i the inputs that its kind names, followed by i, and bool `on{i}` () where rows may skip it.
+    Output: uint8 (h, w, 3), or finished, on the device.
     """
-    pipe = _pipeline(rows, threads, device_id)
-    with pipe:
-        if decode:
-            images = _decoded("cpu" if device_id is None else "mixed")
-        else:
-            images = fn.external_source(name="pixels", dtype=types.UINT8, ndim=3, layout="HWC")
-            images = images if device_id is None else images.gpu()
-        for i, kind in enumerate(steps[1:], 1):
-            images = _STEPS[kind](images, i)
-        pipe.set_outputs(images if normalize is None else _normalized(images, normalize))
-    return pipe
+    graph: Pipeline = _conditional(
+        slots, end, decode=decode, batch_size=rows, num_threads=threads, device_id=device_id, **_OPTIONS
+    )
+    return graph
 
 
 class Runner:
@@ -106,12 +100,73 @@ def reason(error: RuntimeError) -> str:
     return re.sub(r"\s+", " ", tail).strip(" :") or "DALI cannot decode it"
 
 
+# Named inputs to run() need a queue of one; several pipelines at a time overlap. The dynamic executor hands decoded
+# images over as they are, where the older one copies each once more.
+_OPTIONS: dict[str, Any] = {"prefetch_queue_depth": 1, "exec_dynamic": True}
+
+
 def _pipeline(rows: int, threads: int, device_id: int | None) -> Pipeline:
-    # Named inputs to run() need a queue of one; several pipelines at a time overlap. The dynamic executor hands
-    # decoded images over as they are, where the older one copies each once more.
-    return Pipeline(
-        batch_size=rows, num_threads=threads, device_id=device_id, prefetch_queue_depth=1, exec_dynamic=True
+    return Pipeline(batch_size=rows, num_threads=threads, device_id=device_id, **_OPTIONS)
+
+
+@pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+def _conditional(slots: Sequence[Slot], end: Finish, *, decode: bool) -> Any:
+    """DALI rewrites this function: an `if` on a per-sample input splits the batch, and only its rows do the work."""
+    device = "gpu" if Pipeline.current().device_id is not None else "cpu"
+    images = _source(device, decode)
+    for i, slot in enumerate(slots):
+        if i == 0:
+            continue
+        inputs = _inputs(slot, i)
+        if slot.optional:
+            if fn.external_source(name=f"on{i}", dtype=types.BOOL, ndim=0):
+                images = _step(slot, images, inputs, device)
+        else:
+            images = _step(slot, images, inputs, device)
+    return _finished(images, end)
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _source(device: str, decode: bool) -> Any:
+    if decode:
+        return _decoded("mixed" if device == "gpu" else "cpu")
+    images = fn.external_source(name="pixels", dtype=types.UINT8, ndim=3, layout="HWC")
+    return images.gpu() if device == "gpu" else images
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _inputs(slot: Slot, i: int) -> dict[str, Any]:
+    return {
+        each.name: fn.external_source(name=f"{each.name}{i}", dtype=_TYPES[each.dtype], ndim=each.ndim)
+        for each in KINDS[slot.kind].inputs
+    }
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _step(slot: Slot, images: Any, inputs: dict[str, Any], device: str) -> Any:
+    return KINDS[slot.kind].graph(_DALI[device], images, inputs, slot.constant)
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _finished(images: Any, end: Finish) -> Any:
+    if end.plain:
+        return images
+    if end.dtype == "uint8":
+        return fn.transpose(images, perm=[2, 0, 1])
+    return fn.crop_mirror_normalize(
+        images,
+        mean=[value / end.scale for value in end.mean],
+        std=[value / end.scale for value in end.std],
+        dtype={"float32": types.FLOAT, "float16": types.FLOAT16}[end.dtype],
+        output_layout="CHW" if end.planar else "HWC",
     )
+
+
+_TYPES = {"float32": types.FLOAT, "int32": types.INT32, "int16": types.INT16, "uint8": types.UINT8}
+_DALI = {
+    device: SimpleNamespace(fn=fn, types=types, math=math, device=device, to_device=move)
+    for device, move in (("cpu", lambda node: node), ("gpu", lambda node: node.gpu()))
+}
 
 
 def _decoded(device: str) -> Any:
@@ -131,32 +186,4 @@ def _decoded(device: str) -> Any:
         output_type=types.RGB,
         adjust_orientation=False,  # ours is the same for every decoder, and survives broken EXIF
         **special,
-    )
-
-
-def _window(images: Any, i: int) -> Any:
-    anchor = fn.external_source(name=f"anchor{i}", dtype=types.INT32, ndim=1)
-    shape = fn.external_source(name=f"shape{i}", dtype=types.INT32, ndim=1)
-    return fn.slice(images, anchor, shape, axis_names="HW", normalized_anchor=False, normalized_shape=False)
-
-
-def _scale(images: Any, i: int) -> Any:
-    size = fn.external_source(name=f"size{i}", dtype=types.FLOAT, ndim=1)
-    return fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=False)
-
-
-def _flip(images: Any, i: int) -> Any:
-    return fn.flip(images, horizontal=fn.external_source(name=f"flip{i}", dtype=types.INT32, ndim=0))
-
-
-_STEPS: dict[Kind, Callable[[Any, int], Any]] = {"window": _window, "scale": _scale, "flip": _flip}
-
-
-def _normalized(images: Any, op: Normalize) -> Any:
-    return fn.crop_mirror_normalize(
-        images,
-        mean=[value / op.scale for value in op.mean],
-        std=[value / op.scale for value in op.std],
-        dtype={"float32": types.FLOAT, "float16": types.FLOAT16}[op.dtype],
-        output_layout=op.layout,
     )

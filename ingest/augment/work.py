@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.augment.decode import CropDecoder
+from ingest.augment.finish import finish
 from ingest.augment.graph import Runner, device_pipeline, reason
 from ingest.augment.headers import Header, first_bytes
+from ingest.augment.kinds import KINDS, Input, Values
 from ingest.augment.render import Plan, Renderer
-from ingest.augment.windows import kinds
+from ingest.augment.steps import slots
 from ingest.errors import SampleError, StageError
-from ingest.ops import Normalize, Op
+from ingest.ops import Op
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class CpuWorker:
             try:
                 self._render(pixels, job.plan, row, job.out)
             except cv2.error as error:
-                failures[row] = SampleError(f"an image of {pixels.shape} that OpenCV cannot resize ({error.err})")
+                failures[row] = SampleError(f"an image of {pixels.shape} that OpenCV cannot augment ({error.err})")
         return failures
 
 
@@ -84,11 +86,9 @@ class DeviceWorker:
     """
 
     def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None) -> None:
-        last = ops[-1]
-        normalize = last if isinstance(last, Normalize) else None
-        self._kinds = kinds(ops)
-        self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, self._kinds, normalize, decode=True))
-        self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, self._kinds, normalize, decode=False))
+        layout, end = slots(ops), finish(ops)
+        self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=True))
+        self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=False))
         self._decode = CropDecoder(rows)
 
     def warm_up(self) -> None:
@@ -158,13 +158,20 @@ class DeviceWorker:
         inputs: dict[str, Any] = {}
         for i, step in enumerate(job.plan.steps[1:], 1):
             values = step.values[rows]
-            if step.kind == "window":
-                inputs[f"anchor{i}"] = np.ascontiguousarray(values[:, :2], np.int32)
-                inputs[f"shape{i}"] = np.ascontiguousarray(values[:, 2:], np.int32)
-            else:
-                name, dtype = ("size", np.float32) if step.kind == "scale" else ("flip", np.int32)
-                inputs[f"{name}{i}"] = np.ascontiguousarray(values, dtype)
+            on = None if step.active is None else step.active[rows]
+            if on is not None:
+                inputs[f"on{i}"] = on
+            for each in KINDS[step.kind].inputs:
+                # whole images are made for the rows that use them alone
+                made = each.of(values) if on is None or each.ndim < 3 else _sparse(each, values, on)
+                inputs[f"{each.name}{i}"] = made
         return inputs
+
+
+def _sparse(each: Input, values: Values, on: NDArray[np.bool_]) -> list[NDArray[Any]]:
+    made = iter(each.of(values[on]))
+    nothing = np.zeros((1,) * each.ndim, each.dtype)
+    return [next(made) if used else nothing for used in on.tolist()]
 
 
 def crops(decode: CropDecoder, job: Job, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8] | SampleError]]:

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingest import rng
-from ingest.augment.windows import draws, fixed_shape, kinds, random_windows, steps
-from ingest.ops import CenterCrop, Flip, RandomResizedCrop, Resize
+from ingest.augment.steps import draws, fixed_shape, slots, steps
+from ingest.augment.windows import random_windows
+from ingest.ops import CenterCrop, Erase, Flip, Pad, Perspective, RandAugment, RandomCrop, RandomResizedCrop, Resize
 
 pytestmark = pytest.mark.property
 
@@ -26,7 +27,14 @@ OPS = st.lists(
         st.builds(Resize, size=st.tuples(st.integers(1, 64), st.integers(1, 64))),
         st.builds(Resize, shorter=st.integers(1, 64)),
         st.builds(CenterCrop, size=st.integers(1, 64)),
+        st.builds(Resize, longer=st.integers(1, 64)),
+        st.builds(CenterCrop, size=st.integers(1, 64), probability=st.sampled_from([0, 0.5])),
+        st.builds(RandomCrop, size=st.integers(1, 64)),
+        st.builds(Pad, size=st.integers(1, 64)),
         st.builds(Flip),
+        st.builds(Perspective, probability=st.just(0.5)),
+        st.builds(Erase),
+        st.builds(RandAugment),
     ),
     min_size=1,
     max_size=5,
@@ -34,7 +42,28 @@ OPS = st.lists(
 IMAGES = jpegs(12)
 IDS = np.arange(12) * 31 + 2
 TABLE = table(IMAGES)
-SPEC = {"ops": [{"random_resized_crop": {"size": (24, 32)}}, "flip"]}
+SPECS = {
+    "train": [{"random_resized_crop": {"size": (24, 32)}}, "flip"],
+    "geometry": [
+        {"resize": {"longer": 60}},
+        {"pad": {"size": 64}},
+        {"random_crop": {"size": 48, "p": 0.5}},
+        {"flip": {"direction": "vertical"}},
+        {"rotate": {"p": 0.5}},
+        {"affine": {"degrees": 20, "shear_x": 10, "p": 0.5}},
+        {"perspective": {"p": 0.5}},
+        {"erase": {"p": 0.5}},
+        {"resize": {"size": 24}},
+    ],
+    "colour and texture": [
+        {"random_resized_crop": {"size": 32}},
+        {"color_jitter": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "p": 0.8}},
+        *({name: {"p": 0.3}} for name in ("grayscale", "posterize", "solarize", "equalize", "autocontrast", "invert")),
+        *({name: {"p": 0.5}} for name in ("sharpness", "gaussian_blur", "gaussian_noise", "jpeg_distortion")),
+        "normalize",
+    ],
+    "policies": [{"random_resized_crop": {"size": 32}}, "trivial_augment", "rand_augment", "auto_augment"],
+}
 
 
 @given(SHAPES, AREAS, RATIOS, st.integers(0, 2**62))
@@ -90,15 +119,21 @@ def test_the_first_window_that_fits_is_taken_and_the_fallback_is_centred():
 @given(OPS, SHAPES, st.integers(0, 2**62))
 def test_steps_stay_inside_what_the_step_before_left(ops, shapes, seed):
     found, problems = steps(ops, shapes, rng.uniforms(seed, 0, np.arange(len(shapes)), max(1, draws(ops))))
-    assert tuple(step.kind for step in found) == kinds(ops)
+    assert tuple(step.kind for step in found) == tuple(slot.kind for slot in slots(ops))
     size = shapes
     for step in found:
-        if step.kind == "window":
-            assert (step.values[:, :2] >= 0).all()
-            assert (step.values[:, :2] + step.values[:, 2:] <= size).all()
-            size = step.values[:, 2:]
-        elif step.kind == "scale":
-            size = step.values
+        values = step.values
+        if step.kind in ("window", "erase"):
+            assert (values[:, :2] >= 0).all()
+            assert (values[:, :2] + values[:, 2:] <= size).all()
+        elif step.kind == "pad":
+            assert (values[:, :2] >= 0).all()
+            assert (values[:, :2] + size <= values[:, 2:]).all()
+        elif step.kind == "warp":
+            assert np.isfinite(values).all()
+        if step.kind in ("window", "pad", "scale"):
+            changed = values[:, -2:]
+            size = changed if step.active is None else np.where(step.active[:, None], changed, size)
         assert (size >= 1).all()
     good = [row for row in range(len(shapes)) if row not in problems]
     if (shape := fixed_shape(ops)) is not None:
@@ -113,6 +148,8 @@ def test_steps_of_a_sample_do_not_depend_on_its_batch(ops, shapes, seed):
         alone, _ = steps(ops, shapes[row : row + 1], numbers[row : row + 1])
         for one, many in zip(alone, together, strict=True):
             assert np.array_equal(one.values[0], many.values[row])
+            assert (one.active is None) == (many.active is None)
+            assert one.active is None or one.active[0] == many.active[row]
 
 
 def test_an_op_added_behind_changes_no_random_number_before_it():
@@ -124,25 +161,20 @@ def test_an_op_added_behind_changes_no_random_number_before_it():
     assert not np.array_equal(more[0].values, more[3].values)
 
 
-@pytest.fixture(scope="module")
-def expected():
-    worker = augmenter(batch_rows=12, threads=1, **SPEC)
-    yield worker([(TABLE, np.arange(12))], IDS, 0)["image"]
-    worker.close()
-
-
-@pytest.fixture(scope="module")
-def workers():
-    made = [augmenter(batch_rows=12, threads=threads, **SPEC) for threads in (1, 3)]
-    yield made
+@pytest.fixture(scope="module", params=SPECS)
+def workers(request):
+    """What one thread makes of the images in one call, and augmenters of other numbers of threads."""
+    made = [augmenter(batch_rows=12, threads=threads, ops=SPECS[request.param]) for threads in (1, 3)]
+    yield made[0]([(TABLE, np.arange(12))], IDS, 0)["image"], made
     for worker in made:
         worker.close()
 
 
 @settings(max_examples=20)
 @given(picked=st.lists(st.integers(0, 11), min_size=1, max_size=12), which=st.integers(0, 1), cut=st.integers(0, 12))
-def test_pixels_are_a_function_of_the_sample(expected, workers, picked, which, cut):
+def test_pixels_are_a_function_of_the_sample(workers, picked, which, cut):
+    expected, made = workers
     rows = np.array(picked, np.int64)
     pieces = [(TABLE, rows[:cut]), (TABLE.slice(0), rows[cut:])]
-    got = workers[which](pieces, IDS[rows], 0)["image"]
+    got = made[which](pieces, IDS[rows], 0)["image"]
     assert np.array_equal(got, expected[rows])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ingest.augment.finish import finish
 from ingest.augment.graph import Runner, crop_pipeline, device_pipeline, reason
-from ingest.augment.windows import kinds
+from ingest.augment.steps import slots
 from ingest.errors import StageError
 from ingest.ops import Normalize
 from ingest.spec import Augment
@@ -40,7 +41,7 @@ def split(pipe):
 
 
 def test_the_gpu_graph_does_everything_on_the_device():
-    operators, inputs = split(device_pipeline(8, 2, 0, kinds(OPS), OPS[-1], decode=True))
+    operators, inputs = split(device_pipeline(8, 2, 0, slots(OPS), finish(OPS), decode=True))
     assert [(one["_display_name"], one["device"]) for one in operators] == [
         ("image_slice", "mixed"),
         ("resize", "gpu"),
@@ -48,11 +49,11 @@ def test_the_gpu_graph_does_everything_on_the_device():
         ("flip", "gpu"),
         ("crop_mirror_normalize", "gpu"),
     ]
-    assert inputs == {"encoded", "anchor", "shape", "size1", "anchor2", "shape2", "flip3"}
+    assert inputs == {"encoded", "anchor", "shape", "size1", "anchor2", "shape2", "horizontal3", "vertical3"}
 
 
 def test_settings_that_bits_depend_on():
-    decode, resize, *_ = split(device_pipeline(8, 2, 0, kinds(OPS), OPS[-1], decode=True))[0]
+    decode, resize, *_ = split(device_pipeline(8, 2, 0, slots(OPS), finish(OPS), decode=True))[0]
     assert float(decode["hw_decoder_load"]) == 0  # the hardware engine's pixels are not the CUDA decoder's
     assert decode["adjust_orientation"] == "False"
     assert decode["normalized_anchor"] == decode["normalized_shape"] == "False"
@@ -60,14 +61,14 @@ def test_settings_that_bits_depend_on():
 
 
 def test_images_decoded_elsewhere_are_uploaded():
-    operators, inputs = split(device_pipeline(8, 2, 0, kinds(OPS), None, decode=False))
+    operators, inputs = split(device_pipeline(8, 2, 0, slots(OPS[:-1]), finish(OPS[:-1]), decode=False))
     assert [one["_display_name"] for one in operators] == ["resize", "slice", "flip"]
-    assert inputs == {"pixels", "size1", "anchor2", "shape2", "flip3"}
+    assert inputs == {"pixels", "size1", "anchor2", "shape2", "horizontal3", "vertical3"}
 
 
 def test_normalize_is_in_steps_of_the_pixels():
     op = Normalize(mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0), scale=0.5, dtype="float16", layout="HWC")
-    *_, last = split(device_pipeline(8, 2, 0, ("window",), op, decode=True))[0]
+    *_, last = split(device_pipeline(8, 2, 0, slots([op]), finish([op]), decode=True))[0]
     assert [float(value) for value in last["mean"].strip("[], ").split(",")] == [1, 0.5, 0]  # mean / scale
     assert [float(value) for value in last["std"].strip("[], ").split(",")] == [1, 0.5, 4]
     assert last["output_layout"] == "HWC"

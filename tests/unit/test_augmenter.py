@@ -13,7 +13,7 @@ from PIL import Image
 
 from ingest.augment import reference
 from ingest.augment.augmenter import BadSampleError
-from ingest.augment.render import Normalizer
+from ingest.augment.finish import Finisher, finish
 from ingest.augment.work import DeviceWorker
 from ingest.errors import ReadError, SampleError, SpecError, StageError
 from ingest.ops import Normalize
@@ -116,7 +116,7 @@ def test_grey_and_colour_images_of_different_sizes_come_in_one_batch():  # I14
 def test_normalize_is_what_a_hand_computes(dtype, layout):
     op = Normalize(mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0), scale=1 / 255, dtype=dtype, layout=layout)
     pixels = np.array([[[0, 0, 0], [255, 255, 255]], [[51, 51, 102], [102, 204, 51]]], np.uint8)
-    got = Normalizer(op)(pixels)
+    got = Finisher(finish([op]))(pixels)
     assert got.dtype == dtype
     values = got if layout == "HWC" else got.transpose(1, 2, 0)
     # (0 - .5) / .5, (0 - .25) / .25, 0 / 2; then of 1; then of .2, .2, .4; then of .4, .8, .2
@@ -132,7 +132,7 @@ def test_normalized_batches_are_the_pixels_normalized(layout):
         plain = augment(IMAGES[:5], ops=ops)
         for got, image in zip(augment(IMAGES[:5], **spec), plain, strict=True):
             assert got.dtype == np.float32
-            assert np.allclose(got, reference.normalize(image, Augment(**spec).pipeline[-1]), atol=1e-6)
+            assert np.allclose(got, reference.finished(image, finish(Augment(**spec).pipeline)), atol=1e-6)
 
 
 def _batch_with(bad):

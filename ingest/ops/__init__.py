@@ -1,0 +1,115 @@
+"""The operations a spec can ask for, as data: names, parameters, defaults. What they do lives in `augment`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Union, cast
+
+from pydantic import BeforeValidator, ConfigDict, SerializeAsAny, create_model
+
+from ingest.ops.base import OpBase, Random, parse, sides
+from ingest.ops.colour import Autocontrast, ColorJitter, Equalize, Grayscale, Invert, Posterize, Solarize
+from ingest.ops.finish import Cast, Normalize, Transpose
+from ingest.ops.geometry import (
+    Affine,
+    CenterCrop,
+    Erase,
+    Flip,
+    Pad,
+    Perspective,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Rotate,
+)
+from ingest.ops.policy import AutoAugment, RandAugment, TrivialAugment
+from ingest.ops.texture import GaussianBlur, GaussianNoise, JpegDistortion, Sharpness
+
+Op = OpBase
+_CLASSES: tuple[type[OpBase], ...] = (
+    *(RandomResizedCrop, Resize, CenterCrop, RandomCrop, Flip, Rotate, Affine, Perspective, Pad, Erase),
+    *(ColorJitter, Grayscale, Posterize, Solarize, Equalize, Autocontrast, Invert),
+    *(Sharpness, GaussianBlur, GaussianNoise, JpegDistortion),
+    *(TrivialAugment, RandAugment, AutoAugment),
+    *(Normalize, Cast, Transpose),
+)
+OPS: dict[str, type[OpBase]] = {op.name: op for op in _CLASSES}
+
+RECIPES: dict[str, tuple[Op, ...]] = {
+    "none": (),
+    "imagenet_train": (RandomResizedCrop(size=224), Flip()),
+    "imagenet_eval": (Resize(shorter=256), CenterCrop(size=224)),
+}
+
+
+def parse_op(value: Any) -> Op:
+    """`flip`, or `{flip: {probability: 0.5}}`, as an op.
+
+    Raises:
+        ValueError: the name is not known, or the parameters do not validate.
+    """
+    return parse(OPS, value)
+
+
+_spelling: Any = create_model(  # one op and its parameters, as editors complete it
+    "OpSpelling",
+    __config__=ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1}),
+    **cast("dict[str, Any]", {name: (Union[op, None], None) for name, op in OPS.items()}),  # noqa: UP007 - types at run time
+)
+
+SpelledOp = Annotated[SerializeAsAny[OpBase], BeforeValidator(parse_op, json_schema_input_type=_spelling | str)]
+"""An op in a spec: `flip`, or `{flip: {probability: 0.5}}`."""
+
+
+def output_bytes(ops: tuple[Op, ...]) -> int:
+    """Bytes of one image after the ops; a guess of 256 x 256 where they leave the size open."""
+    height = width = 256
+    width_bytes = 1
+    for op in ops:
+        if isinstance(op, (Normalize, Cast)):
+            width_bytes = 4 if op.dtype == "float32" else 2
+        elif isinstance(op, Resize) and op.size is None:
+            height = width = op.shorter or op.longer or height
+        else:
+            size = getattr(op, "size", None)
+            height, width = (height, width) if size is None else sides(size)
+    return height * width * 3 * width_bytes
+
+
+__all__ = [
+    "OPS",
+    "RECIPES",
+    "Affine",
+    "AutoAugment",
+    "Autocontrast",
+    "Cast",
+    "CenterCrop",
+    "ColorJitter",
+    "Equalize",
+    "Erase",
+    "Flip",
+    "GaussianBlur",
+    "GaussianNoise",
+    "Grayscale",
+    "Invert",
+    "JpegDistortion",
+    "Normalize",
+    "Op",
+    "OpBase",
+    "Pad",
+    "Perspective",
+    "Posterize",
+    "RandAugment",
+    "Random",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "Rotate",
+    "Sharpness",
+    "Solarize",
+    "SpelledOp",
+    "Transpose",
+    "TrivialAugment",
+    "output_bytes",
+    "parse_op",
+    "sides",
+]
