@@ -324,4 +324,4 @@ def test_the_json_schema_describes_itself():
         assert description in text
 
 
-GOLDEN = "8c3292f6c818bae4"
+GOLDEN = "cdd11fad30e7b01c"
