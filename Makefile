@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 STAMP := $(VENV)/.installed
+AZURITE := $(VENV)/azurite/.installed
 TORCH ?= torch>=2.6
 
 .DEFAULT_GOAL := help
@@ -32,7 +33,13 @@ $(STAMP): pyproject.toml constraints.txt
 setup-torch: setup ## add PyTorch, for the tests and the demo's model; TORCH='torch==2.13.0' picks a version
 	$(PIP) install -c constraints.txt '$(TORCH)'
 
-test: lint ## lint and the default tests
+# An Azure server for the tests of object storage; they are skipped, and say so, where it cannot be had.
+$(AZURITE): $(STAMP)
+	@if command -v npm >/dev/null; then \
+		npm install --silent --no-fund --no-audit --prefix $(VENV)/azurite azurite@3.37.0 && touch $@; \
+	else echo "npm is not there: the tests against Azure's emulator will be skipped"; fi
+
+test: lint $(AZURITE) ## lint and the default tests
 	$(PY) -m pytest
 
 test-slow: setup ## the tests that take minutes or gigabytes

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from ingest.errors import SourceError
 from ingest.manifest.model import FileEntry
 from ingest.spec import Source
-from ingest.storage.filesystem import FileInfo, FileSystem, open_filesystem
+from ingest.storage.filesystem import FileInfo, FileSystem, literal, open_filesystem
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -43,7 +43,7 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
     entries = [
         (FileEntry(path, info.url, info.size, info.etag, _partitions(path)), explicit)
         for info, explicit in found.values()
-        for path in (_relative(info.url, root),)
+        for path in (_relative(literal(info.url), literal(root)),)
     ]
     kept = _data_files(entries)
     if not kept:
@@ -69,11 +69,15 @@ def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], boo
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):
             raise SourceError("no such file or directory", path=path)
-        return base, [item for item in below if item.size and _visible(_relative(item.url, base))], False
+        return (
+            base,
+            [item for item in below if item.size and _visible(_relative(literal(item.url), literal(base)))],
+            False,
+        )
     base, pattern = _split_glob(path)
     allow_hidden = any(_hidden(part) for part in pattern.split("/"))
     match = re.compile(_glob_regex(pattern))
-    names = [(item, _relative(item.url, base)) for item in filesystem.walk(base)]
+    names = [(item, _relative(literal(item.url), literal(base))) for item in filesystem.walk(base)]
     matched = [item for item, name in names if item.size and match.fullmatch(name) and (allow_hidden or _visible(name))]
     if not matched:
         raise SourceError("no file matches the glob", path=path, hint=f"{len(names)} files lie under {base}/")

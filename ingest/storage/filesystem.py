@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from typing import Protocol
+from urllib.parse import unquote
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
@@ -14,7 +15,7 @@ from ingest.storage.cloud import CloudFiles
 from ingest.storage.generic import GenericFiles
 from ingest.storage.local import LocalFiles
 
-__all__ = ["Blob", "FileInfo", "FileSystem", "open_filesystem", "split_url"]
+__all__ = ["Blob", "FileInfo", "FileSystem", "literal", "open_filesystem", "split_url"]
 
 
 class FileSystem(Protocol):
@@ -52,6 +53,11 @@ def split_url(url: str) -> tuple[str, str]:
     if not sep:
         return "file", url
     return scheme.lower(), rest
+
+
+def literal(url: str) -> str:
+    """A URL with its name as it is: web servers' URLs alone have %XX in the place of special characters."""
+    return unquote(url) if url.startswith(("http://", "https://")) else url
 
 
 def open_filesystem(url: str, storage: Storage) -> FileSystem:
