@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from ingest.errors import SpecError
-from ingest.ops import RECIPES, Op, SpelledOp
+from ingest.ops import RECIPES, Mix, Op, SpelledOp
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -280,6 +280,15 @@ class Spec(Section):
                 f"augment.column: '{self.augment.column}' is not an output of source.columns ({', '.join(columns)})"
                 + (f"; did you mean '{near[0]}'?" if near else "")
             )
+        return self
+
+    @model_validator(mode="after")
+    def _label_column(self) -> Spec:
+        columns = self.source.columns
+        for op in self.augment.pipeline:
+            if isinstance(op, Mix) and columns is not None and op.label not in columns:
+                known = ", ".join(columns)
+                raise ValueError(f"augment.ops: {op.name}.label: '{op.label}' is not an output of columns ({known})")
         return self
 
     def __init__(self, **values: Any) -> None:

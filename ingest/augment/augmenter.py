@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.augment.decode import decode_whole
-from ingest.augment.finish import allocate
+from ingest.augment.finish import allocate, finish
 from ingest.augment.headers import Header, read_header
+from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import check, draws, fixed_shape, steps
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
@@ -78,7 +79,7 @@ class Augmenter:
         self._column = spec.column
         self._seed = seed
         self._batch_rows = batch_rows
-        self._draws = max(1, draws(self._ops))
+        self._draws = draws(self._ops)
         self._closed = False
         self._reused = threading.local() if reuse else None
         self._workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
@@ -86,6 +87,7 @@ class Augmenter:
         self.notes: Counter[str] = Counter()
         self._notes_lock = threading.Lock()
         check(self._ops)
+        self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
         if not self._ops:
             return
         if device_id is None:
@@ -100,7 +102,12 @@ class Augmenter:
         self._pool = ThreadPoolExecutor(len(self._all), thread_name_prefix="augment")
 
     def __call__(
-        self, pieces: Pieces, sample_ids: NDArray[np.int64], pass_: int, valid: NDArray[np.bool_] | None = None
+        self,
+        pieces: Pieces,
+        sample_ids: NDArray[np.int64],
+        pass_: int,
+        valid: NDArray[np.bool_] | None = None,
+        groups: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """One batch: `spec.column` augmented, every other column as `collate` gives it.
 
@@ -109,6 +116,7 @@ class Augmenter:
             sample_ids: int64 (rows,).
             pass_: how many times the data has been gone through before.
             valid: bool (rows,); a bad image in a row that only fills up (false) leaves zeros there instead of failing.
+            groups: int64 (rows,); samples are mixed inside their group only, and not where it is -1. None: one group.
 
         Returns:
             Images are uint8 (rows, height, width, 3), or as `normalize` says; where the ops leave images of different
@@ -118,14 +126,18 @@ class Augmenter:
             BadSampleError: an image cannot be used: the first one in the order of the batch. The augmenter lives on.
             ReadError: a column is missing or does not hold what it must.
         """
-        batch, failures = self.attempt(pieces, sample_ids, pass_)
+        batch, failures = self.attempt(pieces, sample_ids, pass_, groups)
         for index in sorted(failures):
             if valid is None or valid[index]:
                 raise _located(failures[index], index)
         return batch
 
     def attempt(
-        self, pieces: Pieces, sample_ids: NDArray[np.int64], pass_: int
+        self,
+        pieces: Pieces,
+        sample_ids: NDArray[np.int64],
+        pass_: int,
+        groups: NDArray[np.int64] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], dict[int, SampleError]]:
         """As a call, but bad images are returned, by their position in the batch; their rows of images are zero.
 
@@ -141,7 +153,8 @@ class Augmenter:
             raise StageError(
                 f"{len(encoded)} rows with {len(sample_ids)} sample ids, at most {self._batch_rows}", stage="augment"
             )
-        job, failures = self._job(encoded, sample_ids, pass_)
+        numbers = rng.uniforms(self._seed, pass_, sample_ids, max(1, self._draws + self._mixer.draws))
+        job, failures = self._job(encoded, numbers)
         rows = [row for row in range(len(encoded)) if row not in failures]
         chunks = [rows[at : at + self._chunk] for at in range(0, len(rows), self._chunk)]
         work = [self._pool.submit(self._run, job, chunk) for chunk in chunks]
@@ -150,7 +163,24 @@ class Augmenter:
             failures.update(done.result())
         for row in failures:
             job.out[row] = 0 if job.out.dtype != object else np.zeros((0, 0, 3), np.uint8)
-        return {self._column: job.out, **rest}, failures
+        batch = {self._column: job.out, **rest}
+        if self._mixer:
+            self._mix(batch, failures, sample_ids, groups, numbers[:, self._draws :])
+        return batch, failures
+
+    def _mix(
+        self,
+        batch: dict[str, NDArray[Any]],
+        failures: dict[int, SampleError],
+        sample_ids: NDArray[np.int64],
+        groups: NDArray[np.int64] | None,
+        numbers: NDArray[np.float64],
+    ) -> None:
+        for row, problem in self._mixer.check(batch).items():
+            failures.setdefault(row, SampleError(problem))
+        groups = np.zeros(len(sample_ids), np.int64) if groups is None else groups.copy()
+        groups[list(failures)] = NO_GROUP  # nobody is mixed with what is not there
+        self._mixer(batch, sample_ids, groups, numbers)
 
     def close(self) -> None:
         """Waits for running calls and gives threads, pipelines and device memory back."""
@@ -162,7 +192,7 @@ class Augmenter:
                 worker.close()
 
     def _job(
-        self, encoded: Sequence[NDArray[np.uint8] | None], sample_ids: NDArray[np.int64], pass_: int
+        self, encoded: Sequence[NDArray[np.uint8] | None], numbers: NDArray[np.float64]
     ) -> tuple[Job, dict[int, SampleError]]:
         """Headers and windows of a batch, and what is wrong with rows that need no decoding to tell."""
         failures: dict[int, SampleError] = {}
@@ -182,7 +212,6 @@ class Augmenter:
             if header.note:
                 with self._notes_lock:
                     self.notes[header.note] += 1
-        numbers = rng.uniforms(self._seed, pass_, sample_ids, self._draws)
         found, problems = steps(self._ops, shapes, numbers)
         for row, problem in problems.items():
             failures.setdefault(row, SampleError(problem))

@@ -363,12 +363,14 @@ class Feeder:
 def _job(step: Step, parts: list[_Part], drops: list[int]) -> Job:
     """The rows of a step, those that repeat included, as runs of rows of one table each."""
     sample_ids = np.concatenate([ids for _, _, ids in parts])
+    lanes = np.repeat(step.runs.lane, step.runs.count)
     if step.fill is None:
         gathers = tuple(Gather(held.key, rows) for held, rows, _ in parts)
-        return Job(step.epoch, gathers, sample_ids, tuple(drops))
+        return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops))
     part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows, _ in parts])[step.fill]
     rows = np.concatenate([rows for _, rows, _ in parts])[step.fill]
     cuts = np.flatnonzero(np.diff(part)) + 1
     runs = zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True)
     gathers = tuple(Gather(parts[index][0].key, run) for index, run in runs)
-    return Job(step.epoch, gathers, sample_ids[step.fill], tuple(drops))
+    lanes = np.where(np.arange(len(step.fill)) < step.valid_rows, lanes[step.fill], -1)
+    return Job(step.epoch, gathers, sample_ids[step.fill], lanes, tuple(drops))

@@ -131,7 +131,7 @@ class AugmentHost:
         tables = self._tables.get({gather.key for gather in job.gathers})
         began = time.perf_counter()
         try:
-            return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch)
+            return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:

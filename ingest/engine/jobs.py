@@ -64,12 +64,14 @@ class Job:
         epoch: the epoch; also the pass that keys random numbers.
         gathers: where the rows lie, in batch order.
         sample_ids: int64 (rows,).
+        lanes: int64 (rows,), each row's lane; -1 where a row only fills up.
         drops: keys of tables that no later job needs.
     """
 
     epoch: int
     gathers: tuple[Gather, ...]
     sample_ids: NDArray[np.int64]
+    lanes: NDArray[np.int64]
     drops: tuple[int, ...] = ()
 
     def pieces(self, tables: Mapping[int, pa.Table]) -> list[tuple[pa.Table, NDArray[np.int64]]]:
@@ -81,7 +83,7 @@ class Job:
         head = [self.epoch, len(self.gathers), len(self.sample_ids), len(self.drops), *self.drops]
         for gather in self.gathers:
             head += [gather.key, len(gather.rows)]
-        arrays = [np.array(head, np.int64), self.sample_ids, *(gather.rows for gather in self.gathers)]
+        arrays = [np.array(head, np.int64), self.sample_ids, self.lanes, *(gather.rows for gather in self.gathers)]
         return np.concatenate(arrays).tobytes()
 
     @classmethod
@@ -93,12 +95,12 @@ class Job:
         drops = tuple(values[4:at].tolist())
         shapes = values[at : at + 2 * count].reshape(count, 2).tolist()
         at += 2 * count
-        sample_ids, at = values[at : at + rows], at + rows
+        sample_ids, lanes, at = values[at : at + rows], values[at + rows : at + 2 * rows], at + 2 * rows
         gathers = []
         for key, length in shapes:
             gathers.append(Gather(key, values[at : at + length]))
             at += length
-        return cls(epoch, tuple(gathers), sample_ids, drops)
+        return cls(epoch, tuple(gathers), sample_ids, lanes, drops)
 
 
 @dataclass(frozen=True)

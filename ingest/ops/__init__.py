@@ -21,6 +21,7 @@ from ingest.ops.geometry import (
     Resize,
     Rotate,
 )
+from ingest.ops.mix import Cutmix, Mix, Mixup
 from ingest.ops.policy import AutoAugment, RandAugment, TrivialAugment
 from ingest.ops.texture import GaussianBlur, GaussianNoise, JpegDistortion, Sharpness
 
@@ -31,6 +32,7 @@ _CLASSES: tuple[type[OpBase], ...] = (
     *(Sharpness, GaussianBlur, GaussianNoise, JpegDistortion),
     *(TrivialAugment, RandAugment, AutoAugment),
     *(Normalize, Cast, Transpose),
+    *(Mixup, Cutmix),
 )
 OPS: dict[str, type[OpBase]] = {op.name: op for op in _CLASSES}
 
@@ -84,6 +86,7 @@ __all__ = [
     "Cast",
     "CenterCrop",
     "ColorJitter",
+    "Cutmix",
     "Equalize",
     "Erase",
     "Flip",
@@ -92,6 +95,8 @@ __all__ = [
     "Grayscale",
     "Invert",
     "JpegDistortion",
+    "Mix",
+    "Mixup",
     "Normalize",
     "Op",
     "OpBase",

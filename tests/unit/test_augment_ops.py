@@ -14,7 +14,7 @@ from ingest.augment.kinds import KINDS, PLANNERS
 from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import draws, slots
 from ingest.augment.work import DeviceWorker, Job
-from ingest.ops import OPS, AutoAugment, Cast, Normalize, RandAugment, Random, Transpose, TrivialAugment
+from ingest.ops import OPS, AutoAugment, Cast, Cutmix, Mixup, Normalize, RandAugment, Random, Transpose, TrivialAugment
 
 pytestmark = pytest.mark.unit
 
@@ -117,7 +117,7 @@ def test_the_gpu_graph_of_every_op_is_defined_without_a_gpu(name):
 
 
 def test_every_op_has_a_planner_or_is_an_end_and_every_kind_a_reference():
-    assert set(OPS.values()) - set(PLANNERS) == {Normalize, Cast, Transpose}
+    assert set(OPS.values()) - set(PLANNERS) == {Normalize, Cast, Transpose, Mixup, Cutmix}
     assert set(KINDS) == set(reference.STEPS) == set(reference.TOLERANCE)
 
 

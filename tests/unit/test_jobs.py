@@ -12,16 +12,28 @@ from ingest.engine.tables import Tables
 
 
 def test_a_job_packs_and_unpacks():
-    job = Job(3, (Gather(40, np.array([5, 2])), Gather(41, np.array([7]))), np.array([11, 12, 13]), drops=(7, 9))
+    job = Job(
+        3,
+        (Gather(40, np.array([5, 2])), Gather(41, np.array([7]))),
+        np.array([11, 12, 13]),
+        np.array([4, 4, -1]),
+        (7, 9),
+    )
     back = Job.unpack(job.pack())
     assert (back.epoch, back.drops) == (3, (7, 9))
     assert back.sample_ids.tolist() == [11, 12, 13]
+    assert back.lanes.tolist() == [4, 4, -1]
     assert [(g.key, g.rows.tolist()) for g in back.gathers] == [(40, [5, 2]), (41, [7])]
 
 
 def test_pieces_are_rows_of_tables_in_batch_order():
     tables = {1: pa.table({"x": [1, 2]}), 2: pa.table({"x": [3, 4, 5]})}
-    job = Job(0, (Gather(2, np.array([2])), Gather(1, np.array([1])), Gather(2, np.array([0]))), np.arange(3))
+    job = Job(
+        0,
+        (Gather(2, np.array([2])), Gather(1, np.array([1])), Gather(2, np.array([0]))),
+        np.arange(3),
+        np.zeros(3, np.int64),
+    )
     rows = [table["x"].to_pylist()[row] for table, rows in job.pieces(tables) for row in rows.tolist()]
     assert rows == [5, 2, 3]
 
