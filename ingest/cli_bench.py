@@ -50,10 +50,10 @@ class Ceiling:
             if rows >= MEMORY_ROWS or size >= MEMORY_BYTES:
                 break
             count = int(units.rows[unit])
-            pieces.append(Piece(manifest.files[units.file[unit]], int(units.ordinal[unit]), slice(0, count)))
+            pieces.append(Piece(manifest.files[units.file[unit]], int(units.ordinal[unit]), manifest.unit_rows(unit)))
             rows, size = rows + count, size + int(units.memory_bytes[unit])
         self._table: pa.Table = read_window(
-            pieces, manifest.schema, manifest.columns, spec.source.storage, spec.source.fill
+            pieces, manifest.schema, manifest.columns, spec.source.storage, spec.source.fill, manifest.classes
         )
         self._order = np.random.default_rng(0).permutation(rows).astype(np.int64)
         self._batch_rows = min(batch_rows, rows)

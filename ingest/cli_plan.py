@@ -32,6 +32,8 @@ def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
 def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
     """What is there. `bytes` counts whole files, `column_bytes` what reading the wanted columns fetches.
 
+    `rows` are those that an epoch consists of, `data_rows` those before `where`, `split` and `limit`.
+
     Raises:
         SourceError: the data cannot be found, listed or opened.
     """
@@ -41,6 +43,7 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
         "files": len(manifest.files),
         "units": len(manifest.units),
         "rows": manifest.rows,
+        "data_rows": manifest.data_rows,
         "bytes": sum(file.size for file in manifest.files),
         "column_bytes": int(manifest.units.bytes.sum()),
         "seconds": time.perf_counter() - began,
@@ -50,6 +53,9 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
             name: {"source": source, "type": str(manifest.schema.field(name).type)}
             for name, source in manifest.columns.items()
         },
+        **({"where": spec.source.where} if spec.source.where is not None else {}),
+        **({"split": spec.source.split.take} if spec.source.split is not None else {}),
+        **({"classes": {n: len(c) for n, c in manifest.classes.items()}} if manifest.classes else {}),
     }
 
 

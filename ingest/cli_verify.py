@@ -171,7 +171,7 @@ def verify(
     return {
         "world_size": world_size,
         "epoch": epoch,
-        **compare(parts, rows, share.dropped(rows - start), share.padded(rows - start), positions),
+        **compare(parts, found.manifest.kept_ids(), share.dropped(rows - start), share.padded(rows - start), positions),
         "lanes": last_state["lanes"],
         "interleave": last_state["interleave"],
         "digest": found.manifest.digest,
@@ -201,19 +201,21 @@ def _consume(
         return seen
 
 
-def compare(parts: Sequence[Sequence[Seen]], rows: int, dropped: int, padded: int, limit: int | None) -> dict[str, Any]:
+def compare(
+    parts: Sequence[Sequence[Seen]], kept: NDArray[np.int64], dropped: int, padded: int, limit: int | None
+) -> dict[str, Any]:
     """Compare what the ranks received with what there is.
 
     Args:
         parts: the ranks of each world that took a part of the epoch, one after the other.
-        rows: of the data set; ids run from 0 to rows - 1.
+        kept: int64 (rows,), the ids of which an epoch consists, sorted.
         dropped: rows that the plan leaves out.
         padded: invalid rows that the plan adds.
         limit: positions that the digests cover; None for all.
 
     Returns:
         `expected` is the rows that must come, `missing` those of them that did not, `repeated` the deliveries beyond
-        the first, `foreign` ids that the data set does not have; `steps_per_rank` are those of the last world;
+        the first, `foreign` ids that the epoch does not have; `steps_per_rank` are those of the last world;
         `order_digest` is over the sample ids by position,
         `content_digest` over (sample id, outputs) in any order, both over the first `positions` rows; `ok` says
         whether all of it is as it must be.
@@ -221,7 +223,9 @@ def compare(parts: Sequence[Sequence[Seen]], rows: int, dropped: int, padded: in
     ranks = [seen for part in parts for seen in part]
     ids = np.concatenate([seen.ids for seen in ranks])
     places = np.concatenate([seen.positions for seen in ranks])
-    inside = ids[(ids >= 0) & (ids < rows)]
+    rows = len(kept)
+    nearest = np.minimum(np.searchsorted(kept, ids), max(0, rows - 1))
+    inside = nearest[kept[nearest] == ids] if rows else nearest[:0]
     times = np.bincount(inside, minlength=rows)
     expected = rows - dropped
     distinct = int(np.count_nonzero(times))

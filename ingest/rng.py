@@ -14,6 +14,7 @@ ORDER_UNITS, ORDER_ROWS, ORDER_WINDOW, AUGMENT = 1, 2, 3, 4  # separate streams 
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -79,3 +80,21 @@ def permutation(seed: int, stream: int, major: int, key: int, n: int) -> NDArray
         c = philox4x32(counter, (int(base[1] & _LOW), int(base[1] >> _SHIFT)))
         out[start : start + len(index)] = c[0] << _SHIFT | c[1]
     return np.argsort(out, kind="stable")
+
+
+def hashes(seed: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Uint64 (n,): 64 bits for each id, a function of (seed, id) alone.
+
+    They are the outputs numbered by the ids of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+    generators", OOPSLA 2014) started at `seed`: much faster than Philox, for where every row of a data set is asked.
+    """
+    z = np.asarray(ids, np.int64).astype(np.uint64)
+    z += np.uint64(1)
+    z *= _GOLDEN
+    z += np.uint64(seed)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z

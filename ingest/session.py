@@ -147,7 +147,7 @@ class Loader:
         self._facts = states.Facts(
             digest=manifest.digest,
             order=spec.order_facts(),
-            pixels=spec.pixel_facts(),
+            pixels={**spec.pixel_facts(), **manifest.content_facts()},
             lanes=order.lanes,
             interleave=order.interleave,
             rows=manifest.rows,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from pydantic import (
 
 from ingest.errors import SpecError
 from ingest.ops import RECIPES, Mix, Op, SpelledOp
+from ingest.predicate import parse
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -79,6 +80,26 @@ class Storage(Section):
         return self
 
 
+class Split(Section):
+    """A share of the rows, by a hash of the sample id: the same at any seed of the order."""
+
+    take: str = Field(description="the part to read")
+    of: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        description="part: its share of the rows; their sum is at most 1, and what is left is in no part"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="of the hash; another one gives other parts")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Split:
+        if self.take not in self.of:
+            near = difflib.get_close_matches(self.take, self.of, 1)
+            advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(self.of) or 'none'}"
+            raise ValueError(f"take: '{self.take}' is no part of `of`; {advice}")
+        if sum(self.of.values()) > 1 + 1e-9:
+            raise ValueError(f"of: the shares sum to {sum(self.of.values()):g}, which is more than 1")
+        return self
+
+
 class Source(Section):
     """What to read."""
 
@@ -90,9 +111,17 @@ class Source(Section):
     fill: dict[str, int | float | bool | str] = Field(
         default_factory=dict, description="output name: the value that stands for a null"
     )
-    where: str | None = Field(None, description="a row filter; not there yet")
-    split: dict[str, Any] | None = Field(None, description="a share of the rows; not there yet")
-    limit: PositiveInt | None = Field(None, description="the first rows only, in sorted file order")
+    where: str | None = Field(
+        None, description="a row filter over source columns, such as \"label < 100 and split = 'train'\""
+    )
+    split: Split | None = Field(None, description="a share of the rows that `where` leaves")
+    classes: dict[str, Literal["auto"] | tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="output name: the strings that become 0, 1, ...; auto: all that the data holds, sorted",
+    )
+    limit: PositiveInt | None = Field(
+        None, description="the first rows only, in sorted file order, of those that `where` and `split` leave"
+    )
     schema_: dict[str, Any] = Field(
         default_factory=dict, alias="schema", description="of TFRecord features; not there yet"
     )
@@ -120,11 +149,22 @@ class Source(Section):
             return {name: name for name in value}
         return value
 
+    @field_validator("where")
+    @classmethod
+    def _grammatical(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse(value)
+            except SpecError as error:
+                hint = f". {error.hint}" if error.hint else ""
+                raise ValueError(error.message.removeprefix("source.where, ") + hint) from None
+        return value
+
     @model_validator(mode="after")
     def _built(self) -> Source:
         """What the spec has a place for and this release does not do is refused, never passed over."""
         _refuse("format", self.format, "tfrecord")
-        for name, value in (("where", self.where), ("split", self.split), ("schema", self.schema_)):
+        for name, value in (("schema", self.schema_),):
             if value:
                 raise ValueError(f"{name}: is not there yet in this release; leave it out")
         return self
@@ -136,9 +176,13 @@ class Source(Section):
             raise ValueError(f"columns: {', '.join(sorted(reserved))} names what every batch has already; rename it")
         if self.columns is not None and not self.columns:
             raise ValueError("columns: is empty; leave it out to read all columns")
-        unknown = set(self.fill) - set(self.columns) if self.columns else set()
-        if unknown:
-            raise ValueError(f"fill: {', '.join(sorted(unknown))} is not an output name of columns")
+        for section, names in (("fill", self.fill), ("classes", self.classes)):
+            unknown = set(names) - set(self.columns) if self.columns else set()
+            if unknown:
+                raise ValueError(f"{section}: {', '.join(sorted(unknown))} is not an output name of columns")
+        for name, classes in self.classes.items():
+            if classes != "auto" and (not classes or len(set(classes)) < len(classes)):
+                raise ValueError(f"classes: the list for '{name}' is empty or holds a value twice")
         return self
 
     @property
@@ -325,7 +369,13 @@ class Spec(Section):
 
     def order_facts(self) -> dict[str, Any]:
         """What decides which rows come in which order, JSON-ready (lanes and interleave are kept beside it)."""
-        return {"seed": self.order.seed, "shuffle": self.order.shuffle, "limit": self.source.limit}
+        source = self.source
+        facts: dict[str, Any] = {"seed": self.order.seed, "shuffle": self.order.shuffle, "limit": source.limit}
+        if source.where is not None:
+            facts["where"] = str(parse(source.where))
+        if source.split is not None:
+            facts["split"] = source.split.model_dump(mode="json")
+        return facts
 
     def pixel_facts(self) -> dict[str, Any]:
         """What decides the content of a row, JSON-ready."""
@@ -335,6 +385,7 @@ class Spec(Section):
             "fill": self.source.fill,
             "ops": ops,
             "image": self.augment.column if ops else None,
+            **class_facts({name: one for name, one in self.source.classes.items() if one != "auto"}),
         }
 
     @property
@@ -347,6 +398,13 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
     """A short, stable digest of JSON-ready facts."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def class_facts(classes: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What stands for class lists, which may be long, among the facts that decide a row's content."""
+    return {
+        f"classes of {name}": f"{len(one)}, digest {fingerprint({'classes': one})}" for name, one in classes.items()
+    }
 
 
 def json_schema() -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share, Step
+
+SampleIds = Callable[[int, "np.ndarray | None"], np.ndarray]
 
 
 def first_ids(unit_rows: np.ndarray) -> np.ndarray:
@@ -18,24 +22,28 @@ def sizes_of(unit_rows: np.ndarray, row_bytes: int = 1000) -> UnitSizes:
 
 
 class Deliveries:
-    """Every window of one rank's schedule as ids, through the reads that would fetch them."""
+    """Every window of one rank's schedule as ids, through the reads that would fetch them.
 
-    def __init__(self, schedule: Schedule) -> None:
+    Args:
+        schedule: the rank's.
+        sample_ids: of a unit and some of its rows, all when None; rows are numbered through when it is left out.
+    """
+
+    def __init__(self, schedule: Schedule, sample_ids: SampleIds | None = None) -> None:
         layout = schedule.layout
         self.schedule, self.first = schedule, first_ids(layout.unit_rows)
+        self._ids = sample_ids or self._numbered
         self.windows: dict[tuple[int, int], np.ndarray] = {}
         for read in gather_reads(schedule, sizes_of(layout.unit_rows)):
-            table = np.concatenate(
-                [
-                    self.first[unit] + (np.arange(layout.unit_rows[unit]) if rows is None else rows)
-                    for unit, rows in read.units.items()
-                ]
-            )
+            table = np.concatenate([self._ids(unit, rows) for unit, rows in read.units.items()])
             assert len(table) == read.rows(layout)
             for window in read.windows:
-                rows, ids = read.window_rows(layout, self.first, window)
+                rows, ids = read.window_rows(layout, self._ids, window)
                 assert (table[rows] == ids).all()
                 self.windows[window.lane, window.window] = ids
+
+    def _numbered(self, unit: int, rows: np.ndarray | None) -> np.ndarray:
+        return self.first[unit] + (np.arange(self.schedule.layout.unit_rows[unit]) if rows is None else rows)
 
     def ids(self, step: Step) -> np.ndarray:
         """The ids of a step, repeated ones included."""
@@ -54,11 +62,19 @@ class Deliveries:
 
 
 def deliver(
-    unit_rows: np.ndarray, order: Order, epoch: int, world: int, batch: int, last: str, position: int = 0
+    unit_rows: np.ndarray,
+    order: Order,
+    epoch: int,
+    world: int,
+    batch: int,
+    last: str,
+    position: int = 0,
+    sample_ids: SampleIds | None = None,
 ) -> list[list[tuple[np.ndarray, Step]]]:
     """For each step, for each rank: the ids and the step."""
     layout = EpochLayout(unit_rows, order, epoch)
-    ranks = [Deliveries(Schedule(layout, Share(rank, world, batch, last), position)) for rank in range(world)]
+    shares = [Share(rank, world, batch, last) for rank in range(world)]
+    ranks = [Deliveries(Schedule(layout, share, position), sample_ids) for share in shares]
     steps = ranks[0].schedule.steps
     assert all(rank.schedule.steps == steps for rank in ranks)
     out = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -13,6 +14,7 @@ from ingest.manifest.build import build_manifest
 from ingest.manifest.listing import list_files
 from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
+from ingest.manifest.question import Question, Target, grouped
 from ingest.spec import Source
 
 FILES_PER_TASK = 256  # footers of a chunk are read by several threads: starting tasks for fewer takes longer than that
@@ -49,7 +51,7 @@ class Catalog:
         kept = store.load(self._cache_dir, key) if self._cache_dir else None
         if kept is not None:
             return kept
-        manifest = build_manifest(files, self._index(files), self._source)
+        manifest = build_manifest(files, self._index(files), self._source, self._look)
         if self._cache_dir:
             store.save(self._cache_dir, key, manifest)
         return manifest
@@ -59,17 +61,35 @@ class Catalog:
         chunks = [files[i : i + FILES_PER_TASK] for i in range(0, len(files), FILES_PER_TASK)]
         if len(chunks) == 1:
             return index_files(files, self._source.columns, self._source.storage)
+        tables = self._run("ingest-index", index_files, [(c, self._source.columns) for c in chunks])
+        return pa.concat_tables(tables).unify_dictionaries()
+
+    def _look(self, question: Question, targets: Sequence[Target]) -> pa.Table:
+        """Units asked for what footers do not tell, as Ray Data work; a few are asked here."""
+        from ingest.read.answer import answer
+
+        groups = grouped(targets)
+        if len(groups) == 1:
+            return answer(question, targets, self._source.storage)
+        return pa.concat_tables(self._run("ingest-where", answer, [(question, group) for group in groups]))
+
+    def _run(
+        self, name: str, function: Callable[..., pa.Table], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[pa.Table]:
+        """The tables of one function over many arguments, the store's own added to each.
+
+        Raises:
+            IngestError: the first that a call gave, in their order.
+        """
         from ingest.engine.datasource import Call, error_in
         from ingest.engine.private import own_process
         from ingest.engine.segment import run_calls
 
         own_process()
-        calls = [
-            Call(index_files, (chunk, self._source.columns, self._source.storage), None, 1 << 20) for chunk in chunks
-        ]
-        tables = run_calls(calls, num_cpus=self._cpus, name="ingest-index")
+        calls = [Call(function, (*args, self._source.storage), None, 1 << 20) for args in arguments]
+        tables = run_calls(calls, num_cpus=self._cpus, name=name)
         for table in tables:
             error = error_in(table)
             if error is not None:
                 raise error
-        return pa.concat_tables(tables).unify_dictionaries()
+        return tables

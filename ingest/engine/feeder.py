@@ -236,11 +236,11 @@ class Feeder:
             Piece(
                 manifest.files[units.file[unit]],
                 int(units.ordinal[unit]),
-                slice(0, int(units.rows[unit])) if rows is None else rows,
+                manifest.unit_rows(unit, rows),
             )
             for unit, rows in held.read.units.items()
         )
-        args = (pieces, manifest.schema, manifest.columns, self._config.storage, self._config.fill)
+        args = (pieces, manifest.schema, manifest.columns, self._config.storage, self._config.fill, manifest.classes)
         return Call(read_window, args, held.delivery.expected_rows, held.held_bytes)
 
     # -- assembling ----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Feeder:
                 until = min(end, int(starts[number + 1]))
                 opened = self._await(epoch, lane, number)
                 if opened.rows is None:
-                    opened.rows = opened.read.read.window_rows(layout, self._manifest.unit_first_id, opened.window)
+                    opened.rows = opened.read.read.window_rows(layout, self._manifest.sample_ids, opened.window)
                 inside = slice(at - int(starts[number]), until - int(starts[number]))
                 yield opened.read, opened.rows[0][inside], opened.rows[1][inside]
                 at = until

@@ -15,6 +15,9 @@ from ingest.errors import SchemaError, SourceError
 from ingest.manifest.columns import Columns, common_type, names_in, output_type
 from ingest.manifest.listing import DIRECTORY_INTEGER, HIVE_NULL
 from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.manifest.question import Look
+from ingest.manifest.settle import settle
+from ingest.manifest.where import where_columns
 from ingest.spec import Source
 
 _RESERVED = ("sample_id", "valid")  # names that every batch has already
@@ -32,28 +35,36 @@ class _Seen:
         return self.columns.schema
 
 
-def build_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source) -> Manifest:
+def build_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source, look: Look | None = None) -> Manifest:
     """Merge the footers of all files.
 
     Args:
         files: sorted, as `list_files` gives them.
         index: the rows of `index_files` over all of them, in any order.
-        source: its columns, fill and limit are settled here.
+        source: its columns, fill, where, split, limit and classes are settled here.
+        look: reads what footers do not tell; needed for `where` and for classes that are to be found.
 
     Returns:
         The manifest; with 0 rows where all files are empty.
 
     Raises:
         SourceError: a file could not be read; of several, the first by path.
-        SchemaError: a column is missing, files disagree on its type, or `fill` does not fit it.
+        SchemaError: a column is missing, files disagree on its type, or `fill` or `classes` does not fit it.
+        SpecError: `where` does not fit the columns.
+        PlanError: no row is left.
     """
     index = _in_file_order(files, index)
     _raise_first_error(index)
     seen = _distinct_schemas(index)
     columns = source.columns or _all_columns(seen, files)
     schema = pa.schema([pa.field(name, _column_type(name, wanted, seen, files)) for name, wanted in columns.items()])
-    _check_fill(source, schema)
-    return Manifest("parquet", tuple(files), _units(index, source.limit), schema, dict(columns))
+    manifest = Manifest("parquet", tuple(files), _units(index), schema, dict(columns))
+    wanted = where_columns(source.where)
+    types = {name: kind for name in wanted if (kind := _find_type(name, seen, files)) is not None}
+    in_files = {name for name in {*wanted, *columns.values()} if any(one.columns.find(name) for one in seen)}
+    manifest = settle(manifest, source, types, in_files, lambda: _known(seen, files), look)
+    _check_fill(source, manifest.schema)
+    return manifest
 
 
 def _in_file_order(files: Sequence[FileEntry], index: pa.Table) -> pa.Table:
@@ -97,6 +108,14 @@ def _all_columns(seen: list[_Seen], files: Sequence[FileEntry]) -> dict[str, str
 
 
 def _column_type(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> pa.DataType:
+    """As `_find_type`; a column that is nowhere is refused."""
+    found = _find_type(wanted, seen, files)
+    if found is None:
+        raise _missing(name, wanted, seen, files)
+    return found
+
+
+def _find_type(wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> pa.DataType | None:
     """The type that holds the column's values in every file; a file without it will give nulls."""
     merged: pa.DataType | None = None
     merged_in = ""
@@ -119,9 +138,7 @@ def _column_type(name: str, wanted: str, seen: list[_Seen], files: Sequence[File
     if merged is not None:
         return merged
     values = [value for entry in files for key, value in entry.partitions if key == wanted]
-    if not values:
-        raise _missing(name, wanted, seen, files)
-    return _partition_type(values)
+    return _partition_type(values) if values else None
 
 
 def _partition_type(values: Iterable[str]) -> pa.DataType:
@@ -129,9 +146,14 @@ def _partition_type(values: Iterable[str]) -> pa.DataType:
     return pa.int64() if distinct and all(DIRECTORY_INTEGER.fullmatch(value) for value in distinct) else pa.string()
 
 
+def _known(seen: list[_Seen], files: Sequence[FileEntry]) -> list[str]:
+    """Every name that a spec could use."""
+    names = [name for one in seen for name in names_in(one.schema)]
+    return list(dict.fromkeys([*names, *(key for entry in files for key, _ in entry.partitions)]))
+
+
 def _missing(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> SchemaError:
-    known = list(dict.fromkeys(known for one in seen for known in names_in(one.schema)))
-    known += [key for key in dict.fromkeys(key for entry in files for key, _ in entry.partitions) if key not in known]
+    known = _known(seen, files)
     near = difflib.get_close_matches(wanted, known, 1, cutoff=0.5)
     listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     head = wanted.rpartition(".")[0]
@@ -162,8 +184,8 @@ def _check_fill(source: Source, schema: pa.Schema) -> None:
             raise SchemaError(f"source.fill: {value!r} does not fit column '{name}' of type {kind}: {error}") from None
 
 
-def _units(index: pa.Table, limit: int | None) -> Units:
-    """Row groups in file order without the empty ones; a limit shortens the last unit that it leaves."""
+def _units(index: pa.Table) -> Units:
+    """Row groups in file order without the empty ones."""
     counts = pc.list_value_length(index["rows"]).to_numpy().astype(np.int64)
     file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     file_begin = np.cumsum(counts) - counts
@@ -175,9 +197,6 @@ def _units(index: pa.Table, limit: int | None) -> Units:
     file_first[counts > 0] = before[file_begin[counts > 0]]
     file_row = before - file_first[file]
     keep = rows > 0
-    if limit is not None:
-        keep &= before < limit
-        rows = np.minimum(rows, np.maximum(limit - before, 0))
     return Units(file[keep], ordinal[keep], rows[keep], encoded[keep], decoded[keep], file_row[keep])
 
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingest.errors import PlanError
+from ingest.manifest.selection import Selection
+from ingest.spec import class_facts
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,10 @@ class Units:
     Attributes:
         file: int32 (units,), index into the manifest's files.
         ordinal: int32 (units,), the row group inside the file.
-        rows: int64 (units,).
+        rows: int64 (units,), kept by the source's where, split and limit.
         bytes: int64 (units,), encoded bytes that reading the wanted columns fetches.
-        memory_bytes: int64 (units,), the wanted columns once decoded from the file format (images still encoded).
+        memory_bytes: int64 (units,), the wanted columns of the kept rows once decoded from the file format (images
+            still encoded).
         file_row: int64 (units,), row inside the file at which the unit begins.
     """
 
@@ -67,6 +70,8 @@ class Manifest:
         units: see `Units`.
         schema: the Arrow schema of the wanted columns under their output names, merged over all files.
         columns: output name: source column, resolved (never None).
+        selection: which rows of the units are kept; None for all.
+        classes: output name: the strings that its numbers stand for, in order.
     """
 
     format: str
@@ -74,19 +79,53 @@ class Manifest:
     units: Units
     schema: pa.Schema
     columns: dict[str, str] = field(default_factory=dict)
+    selection: Selection | None = None
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
+        """Rows kept, of which an epoch consists."""
         return int(self.units.rows.sum())
+
+    @property
+    def data_rows(self) -> int:
+        """Rows of the data set before where, split and limit: sample ids lie below it."""
+        return self.rows if self.selection is None else self.selection.data_rows
 
     @cached_property
     def unit_first_id(self) -> NDArray[np.int64]:
-        """Int64 (units + 1,): the sample id at which each unit begins; the last value is the number of rows."""
-        return np.concatenate([[0], np.cumsum(self.units.rows)]).astype(np.int64)
+        """Int64 (units,): the sample id of the first row that each unit has in its file, kept or not."""
+        if self.selection is not None:
+            return self.selection.first_id
+        return np.cumsum(self.units.rows) - self.units.rows
+
+    def unit_rows(self, unit: int, kept: NDArray[np.int64] | None = None) -> NDArray[np.int64] | slice:
+        """Kept rows as rows inside the unit: those numbered `kept` among them (int64, sorted or not); all when None."""
+        if self.selection is None or self.selection.is_prefix(unit):
+            return slice(0, int(self.units.rows[unit])) if kept is None else kept
+        rows = self.selection.rows(unit, int(self.units.rows[unit]))
+        return rows if kept is None else rows[kept]
+
+    def sample_ids(self, unit: int, kept: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Int64: the sample ids of the kept rows numbered `kept` in a unit; of all of them when None."""
+        rows = self.unit_rows(unit, kept)
+        inside = np.arange(rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
+        ids: NDArray[np.int64] = inside + self.unit_first_id[unit]
+        return ids
+
+    def kept_ids(self) -> NDArray[np.int64]:
+        """Int64 (rows,): the sample ids of all kept rows, sorted."""
+        return np.concatenate([np.zeros(0, np.int64), *(self.sample_ids(unit) for unit in range(len(self.units)))])
+
+    def content_facts(self) -> dict[str, str]:
+        """What decides the content of a row beside the spec, JSON-ready and small: the classes that were found."""
+        return class_facts(self.classes)
 
     @cached_property
     def digest(self) -> str:
-        """A digest of relative paths, sizes and rows: a copy of the data elsewhere is the same data."""
+        """A digest of relative paths, sizes and rows, kept or not: a copy of the data elsewhere is the same data."""
+        if self.selection is not None:
+            return self.selection.digest
         h = hashlib.blake2b(digest_size=16)
         h.update(json.dumps([self.format, [[f.path, f.size] for f in self.files]]).encode())
         for array in (self.units.file, self.units.ordinal, self.units.rows):
@@ -97,10 +136,13 @@ class Manifest:
         """(path as opened, row inside the file) of a sample.
 
         Raises:
-            PlanError: no such sample.
+            PlanError: no such sample, or one that is not kept.
         """
-        if not 0 <= sample_id < self.rows:
-            raise PlanError(f"no sample {sample_id}: the data set has {self.rows} rows, ids 0 to {self.rows - 1}")
+        if not 0 <= sample_id < self.data_rows:
+            last = self.data_rows - 1
+            raise PlanError(f"no sample {sample_id}: the data set has {self.data_rows} rows, ids 0 to {last}")
         unit = int(np.searchsorted(self.unit_first_id, sample_id, side="right")) - 1
+        if unit < 0 or sample_id not in self.sample_ids(unit):
+            raise PlanError(f"sample {sample_id} is left out by the source's where, split or limit")
         row = int(self.units.file_row[unit]) + sample_id - int(self.unit_first_id[unit])
         return self.files[int(self.units.file[unit])].url, row

@@ -7,31 +7,37 @@ import logging
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.manifest.selection import Part, Selection
 from ingest.spec import Source, fingerprint
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _META = b"ingest.manifest"
 _UNIT_TYPES = {"file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memory_bytes": "i8", "file_row": "i8"}
 
 
 def cache_key(files: Sequence[FileEntry], source: Source) -> str:
-    """A digest of all that a manifest follows from: the listing with sizes and versions, columns, fill, limit."""
+    """A digest of all that a manifest follows from: the listing with sizes and versions, and the source's choices."""
     return fingerprint(
         {
             "version": FORMAT_VERSION,
             "files": [[f.path, f.url, f.size, f.etag, f.partitions] for f in files],
             "columns": None if source.columns is None else list(source.columns.items()),
             "fill": source.fill,
+            "where": source.where,
+            "split": None if source.split is None else source.split.model_dump(mode="json"),
             "limit": source.limit,
+            "classes": source.classes,
         }
     )
 
@@ -83,8 +89,22 @@ def _to_table(manifest: Manifest) -> pa.Table:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(files)
-    facts = {"version": FORMAT_VERSION, "format": manifest.format, "columns": list(manifest.columns.items())}
+    facts = {
+        "version": FORMAT_VERSION,
+        "format": manifest.format,
+        "columns": list(manifest.columns.items()),
+        "classes": manifest.classes,
+    }
     table = pa.table({name: getattr(manifest.units, name) for name in _UNIT_TYPES})
+    if (selection := manifest.selection) is not None:
+        table = table.append_column("first_id", pa.array(selection.first_id))
+        table = table.append_column("total_rows", pa.array(selection.total_rows))
+        table = table.append_column("bitmap", pa.array(selection.bitmaps(), pa.large_binary()))
+        facts["selection"] = {
+            "data_rows": selection.data_rows,
+            "digest": selection.digest,
+            "part": None if selection.part is None else asdict(selection.part),
+        }
     return table.replace_schema_metadata(
         {
             _META: json.dumps(facts).encode(),
@@ -106,4 +126,12 @@ def _from_table(table: pa.Table) -> Manifest:
     )
     units = Units(**{name: table[name].to_numpy().astype(np.dtype(kind)) for name, kind in _UNIT_TYPES.items()})
     schema = pa.ipc.read_schema(pa.py_buffer(meta[b"ingest.schema"]))
-    return Manifest(facts["format"], entries, units, schema, dict(facts["columns"]))
+    classes = {name: tuple(values) for name, values in facts["classes"].items()}
+    selection = _selection(table, facts["selection"]) if "selection" in facts else None
+    return Manifest(facts["format"], entries, units, schema, dict(facts["columns"]), selection, classes)
+
+
+def _selection(table: pa.Table, facts: dict[str, Any]) -> Selection:
+    first_id, total_rows = (table[name].to_numpy().astype(np.int64) for name in ("first_id", "total_rows"))
+    part = None if facts["part"] is None else Part(**facts["part"])
+    return Selection.of(first_id, total_rows, table["bitmap"].to_pylist(), part, facts["data_rows"], facts["digest"])

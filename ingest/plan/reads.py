@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,9 +67,18 @@ class Read:
         return int(sum(kept))
 
     def window_rows(
-        self, layout: EpochLayout, unit_first_id: NDArray[np.int64], window: Window
+        self,
+        layout: EpochLayout,
+        sample_ids: Callable[[int, NDArray[np.int64] | None], NDArray[np.int64]],
+        window: Window,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each place of the window: the row of the read's table, and the sample id; int64 (rows,) each."""
+        """For each place of the window: the row of the read's table, and the sample id; int64 (rows,) each.
+
+        Args:
+            layout: the epoch's.
+            sample_ids: of a unit and some of its rows (all when None), numbered as the layout numbers them.
+            window: one of the read's.
+        """
         starts, at = {}, 0
         for unit, rows in self.units.items():
             starts[unit] = at
@@ -79,7 +88,7 @@ class Read:
             inside = np.arange(layout.unit_rows[unit], dtype=np.int64) if rows is None else rows
             kept = self.units[unit]
             table_rows.append(starts[unit] + (inside if kept is None else np.searchsorted(kept, inside)))
-            ids.append(unit_first_id[unit] + inside)
+            ids.append(sample_ids(unit, rows))
         order = layout.window_order(window.lane, window.window)
         return np.concatenate(table_rows)[order], np.concatenate(ids)[order]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import ReadError
-from ingest.manifest.columns import Column
+from ingest.manifest.columns import Column, output_type
 from ingest.manifest.listing import HIVE_NULL
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer
@@ -45,7 +46,8 @@ def finish(
     where: Where,
     schema: pa.Schema,
     columns: Mapping[str, str],
-    fill: Mapping[str, Any],
+    fill: Mapping[str, Any] | None,
+    classes: Mapping[str, Sequence[str]],
 ) -> pa.Table:
     """The manifest's columns out of a table of the file's own.
 
@@ -55,10 +57,12 @@ def finish(
         where: what the table holds.
         schema: the manifest's.
         columns: output name: source column.
-        fill: output name: the value that stands for a null.
+        fill: output name: the value that stands for a null; None leaves every null where it is.
+        classes: output name: the strings that its numbers stand for, in order.
 
     Raises:
-        ReadError: a value does not fit, a null cannot be given, or a hive directory says otherwise than the file.
+        ReadError: a value does not fit or is no class, a null cannot be given, or a hive directory says otherwise than
+            the file.
     """
     found = {name: where.footer.columns.find(columns[name]) for name in schema.names}
     fields = sorted({column.field for column in found.values() if column and column.leaves[0] not in places})
@@ -66,6 +70,8 @@ def finish(
     arrays = []
     for name in schema.names:
         column, kind, source = found[name], schema.field(name).type, columns[name]
+        if name in classes:
+            kind = _class_type(column, partitions.get(source))
         if column is None:
             array = _constant(partitions.get(source), kind, len(table), where, source)
         else:
@@ -77,7 +83,9 @@ def finish(
             array = _cast(raw, kind, where, source)
             if source in partitions:
                 _check_agrees(array, partitions[source], where, source)
-        arrays.append(_without_nulls(array, fill.get(name), where, name))
+        if name in classes:
+            array = _numbered(array, classes[name], where, name)
+        arrays.append(array if fill is None else _without_nulls(array, fill.get(name), where, name))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -103,6 +111,36 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, where: Where, source: str) 
         return array.cast(kind)
     except pa.ArrowException as error:
         raise ReadError(f"column '{source}' does not fit {kind}: {error}", path=where.entry.url) from error
+
+
+def _class_type(column: Column | None, partition: str | None) -> pa.DataType:
+    """The type in which a file's own labels are read."""
+    if column is not None:
+        return output_type(column.type)
+    return pa.null() if partition is None else pa.string()
+
+
+def text_of(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Strings or bytes as bytes with 64-bit offsets."""
+    return array if pa.types.is_large_binary(array.type) else array.cast(pa.large_binary())
+
+
+def _numbered(array: pa.ChunkedArray, classes: Sequence[str], where: Where, name: str) -> pa.ChunkedArray:
+    """Labels as int64, their places among the classes; nulls stay."""
+    array = text_of(array)
+    known = pa.array([one.encode() for one in classes], pa.large_binary())
+    numbers = pc.index_in(array, known)
+    if numbers.null_count > array.null_count:
+        row = pc.index(pc.and_(pc.is_null(numbers), pc.is_valid(array)), True).as_py()
+        value = array[row].as_py().decode(errors="backslashreplace")
+        near = difflib.get_close_matches(value, classes, 1)
+        raise ReadError(
+            f"column '{name}' is {value!r} here, which is none of the {len(classes)} classes in source.classes",
+            path=where.entry.url,
+            row=where.file_row(row),
+            hint=f"Did you mean '{near[0]}'?" if near else "Add it to source.classes, or leave such rows out by where",
+        )
+    return numbers.cast(pa.int64())
 
 
 def _constant(value: str | None, kind: pa.DataType, count: int, where: Where, source: str) -> pa.ChunkedArray:

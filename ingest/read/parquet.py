@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
 STREAM_BYTES = 256 << 20
+_NO_CLASSES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
 _MOST_MILLISECONDS = (2**63 - 1) // 1000
 _STREAM_BUFFER_BYTES = 1 << 20  # of each of its columns
@@ -47,6 +49,7 @@ def read_window(
     columns: Mapping[str, str],
     storage: Storage,
     fill: Mapping[str, Any],
+    classes: Mapping[str, Sequence[str]] = _NO_CLASSES,
     *,
     stream_bytes: int = STREAM_BYTES,
 ) -> pa.Table:
@@ -55,7 +58,7 @@ def read_window(
     Raises:
         ReadError: as `read_unit`.
     """
-    tables = [read_unit(*piece, schema, columns, storage, fill, stream_bytes=stream_bytes) for piece in pieces]
+    tables = [read_unit(*piece, schema, columns, storage, fill, classes, stream_bytes=stream_bytes) for piece in pieces]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -66,7 +69,8 @@ def read_unit(
     schema: pa.Schema,
     columns: Mapping[str, str],
     storage: Storage,
-    fill: Mapping[str, Any],
+    fill: Mapping[str, Any] | None,
+    classes: Mapping[str, Sequence[str]] = _NO_CLASSES,
     *,
     stream_bytes: int = STREAM_BYTES,
 ) -> pa.Table:
@@ -79,7 +83,8 @@ def read_unit(
         schema: of the result, as the manifest has it: output names and types.
         columns: output name: source column.
         storage: how to reach the store.
-        fill: output name: the value that stands for a null.
+        fill: output name: the value that stands for a null; None leaves every null where it is.
+        classes: output name: the strings that its numbers stand for, in order.
         stream_bytes: a unit with more uncompressed bytes is read in pieces, and only the asked rows are held.
 
     Returns:
@@ -98,7 +103,7 @@ def read_unit(
         raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise ReadError(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
-    return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill)
+    return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill, classes)
 
 
 def _check_rows(entry: FileEntry, footer: Footer, ordinal: int, rows: Rows) -> None:

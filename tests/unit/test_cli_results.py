@@ -26,7 +26,7 @@ def seen(ids, positions=None, steps=2, invalid=0, content=1, state=None):
 
 def two_ranks(first=(5, 2, 0), second=(1, 3, 4), **changes):
     ranks = [seen(first, [0, 2, 4], **changes), seen(second, [1, 3, 5])]
-    return compare([ranks], rows=6, dropped=0, padded=0, limit=None)
+    return compare([ranks], kept=np.arange(6), dropped=0, padded=0, limit=None)
 
 
 def test_an_epoch_that_came_once_is_fine_and_digested_in_its_order():
@@ -58,10 +58,10 @@ def test_each_fault_is_found_and_counted(changes, fault, count):
 
 
 def test_dropped_rows_are_not_missing_and_positions_must_be_the_first_ones():
-    kept = compare([[seen([4, 0, 3])]], rows=5, dropped=2, padded=0, limit=None)
+    kept = compare([[seen([4, 0, 3])]], kept=np.arange(5), dropped=2, padded=0, limit=None)
     assert kept["ok"]
     assert (kept["expected"], kept["missing"]) == (3, 0)
-    skipped = compare([[seen([4, 0, 3], [0, 1, 3])]], rows=5, dropped=2, padded=0, limit=None)
+    skipped = compare([[seen([4, 0, 3], [0, 1, 3])]], kept=np.arange(5), dropped=2, padded=0, limit=None)
     assert not skipped["positions_once"]
     assert not skipped["ok"]
 
@@ -69,14 +69,14 @@ def test_dropped_rows_are_not_missing_and_positions_must_be_the_first_ones():
 def test_the_parts_before_and_after_a_resume_make_one_epoch():
     before = [seen([3, 1], [0, 1], steps=1), seen([0, 5], [2, 3], steps=1)]
     after = [seen([2, 4], [4, 5], steps=1)]
-    result = compare([before, after], rows=6, dropped=0, padded=0, limit=None)
+    result = compare([before, after], kept=np.arange(6), dropped=0, padded=0, limit=None)
     assert result["ok"]
     assert result["steps_per_rank"] == [1]
 
 
 def test_digests_of_a_prefix_do_not_see_the_rest():
-    one = compare([[seen([3, 1, 0, 2])]], rows=4, dropped=0, padded=0, limit=2)
-    other = compare([[seen([3, 1, 2])]], rows=4, dropped=1, padded=0, limit=2)
+    one = compare([[seen([3, 1, 0, 2])]], kept=np.arange(4), dropped=0, padded=0, limit=2)
+    other = compare([[seen([3, 1, 2])]], kept=np.arange(4), dropped=1, padded=0, limit=2)
     assert one["positions"] == other["positions"] == 2
     assert one["order_digest"] == other["order_digest"]
 

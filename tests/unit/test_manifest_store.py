@@ -37,6 +37,18 @@ def test_round_trip_is_exact(tmp_path, manifest):
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["manifest-key.parquet"]
 
 
+def test_classes_and_what_is_kept_come_back(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": range(20), "s": ["dog", "cat"] * 10}), path, row_group_size=10)
+    manifest = manifest_of(path, where="x > 2", split={"take": "a", "of": {"a": 0.5}}, classes={"s": "auto"})
+    store.save(tmp_path / "cache", "key", manifest)
+    loaded = store.load(tmp_path / "cache", "key")
+    assert loaded.classes == manifest.classes == {"s": ("cat", "dog")}
+    assert loaded.schema.field("s").type == pa.int64()
+    assert loaded.kept_ids().tolist() == manifest.kept_ids().tolist()
+    assert loaded.digest == manifest.digest == manifest_of(path).digest
+
+
 def test_nothing_kept_is_none(tmp_path):
     assert store.load(tmp_path, "key") is None
 
@@ -72,8 +84,12 @@ def test_the_key_follows_data_and_columns(tmp_path):
         source = Source(path=str(tmp_path), **source)
         return store.cache_key(list_files(source), source)
 
-    keys = {key(), key(columns=["x"]), key(columns={"y": "x"}), key(limit=1), key(fill={"x": 0})}
-    assert len(keys) == 5
+    parts = {"take": "a", "of": {"a": 0.5}}
+    keys = {
+        key(), key(columns=["x"]), key(columns={"y": "x"}), key(limit=1), key(fill={"x": 0}), key(where="x = 1"),
+        key(split=parts), key(split={**parts, "seed": 1}), key(classes={"x": "auto"}), key(classes={"x": ["a"]}),
+    }  # fmt: skip
+    assert len(keys) == 10
     assert key() in keys
     pq.write_table(pa.table({"x": [1, 2]}), path)
     assert key() not in keys

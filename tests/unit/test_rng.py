@@ -102,3 +102,11 @@ GOLDEN_UNIFORMS = [
     [0.7082599946620679, 0.27619599338548784, 0.018217205805592385],
     [0.886771995628178, 0.5178148663946762, 0.7102432200382923],
 ]
+
+
+def test_known_hashes():
+    # The first outputs of SplitMix64 from 1234567, as every implementation prints them; splits depend on them.
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert rng.hashes(1234567, np.arange(5)).tolist() == known
+    assert rng.hashes(1234567, np.array([4, 0])).tolist() == [known[4], known[0]]
+    assert rng.hashes(2**63 - 1, np.array([2**62])).dtype == np.uint64

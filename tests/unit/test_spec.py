@@ -12,7 +12,7 @@ import yaml
 
 from ingest.errors import SpecError
 from ingest.ops import CenterCrop, Flip, Normalize, RandomResizedCrop, Resize, sides
-from ingest.spec import Spec, json_schema
+from ingest.spec import Spec, fingerprint, json_schema
 
 pytestmark = pytest.mark.unit
 
@@ -127,6 +127,17 @@ def test_an_unknown_key_near_to_none_lists_them_all():
         ("source.columns", {}, "columns: is empty"),
         ("source.fill", {"lable": 0}, "lable is not an output name"),
         ("source.limit", 0, "source.limit"),
+        ("source.where", "label <", "source.where: at its end: expected a value"),
+        ("source.where", 'x = "a"', "Strings take single quotes"),
+        ("source.split", {"take": "vall", "of": {"train": 0.9, "val": 0.1}}, "did you mean 'val'?"),
+        ("source.split", {"take": "val", "of": {"train": 0.9, "val": 0.2}}, "the shares sum to 1.1"),
+        ("source.split", {"take": "val", "of": {"val": 0}}, "source.split.of.val"),
+        ("source.split", {"take": "val", "of": {}}, "there are: none"),
+        ("source.split", {"of": {"val": 1}}, "source.split.take"),
+        ("source.classes", {"lable": "auto"}, "classes: lable is not an output name"),
+        ("source.classes", {"label": []}, "classes: the list for 'label' is empty"),
+        ("source.classes", {"label": ["a", "b", "a"]}, "holds a value twice"),
+        ("source.classes", {"label": "all"}, "source.classes.label"),
         ("order.seed", -1, "order.seed"),
         ("order.seed", 2**63, "order.seed"),
         ("order.shuffle", "global", "'none', 'window' or 'full'"),
@@ -266,6 +277,10 @@ def test_a_global_size_is_divided_or_refused_with_both_numbers():
         ("order.seed", 8),
         ("order.shuffle", "none"),
         ("source.limit", 999),
+        ("source.where", "label < 5"),
+        ("source.split", {"take": "a", "of": {"a": 0.5}}),
+        ("source.split", {"take": "a", "of": {"a": 0.5}, "seed": 1}),
+        ("source.classes", {"label": ["cat", "dog"]}),
         ("source.columns", {"image": "image.bytes", "label": "other"}),
         ("source.fill", {"label": 0}),
         ("augment.ops", ["flip"]),
@@ -322,6 +337,17 @@ def test_the_json_schema_describes_itself():
         "rows per trainer and step",
     ):
         assert description in text
+
+
+def test_how_a_filter_is_written_and_parts_are_ordered_decides_nothing():
+    def facts(**source):
+        return Spec(source={"path": "x", **source}).order_facts()
+
+    assert facts(where="x<1 AND y is  null") == facts(where="(x < 1) and (y is null)")
+    parts = {"take": "b", "of": {"a": 0.5, "b": 0.25}}
+    turned = {"take": "b", "of": {"b": 0.25, "a": 0.5}, "seed": 0}
+    assert fingerprint(facts(split=parts)) == fingerprint(facts(split=turned))
+    assert facts(limit=3) == {"seed": 0, "shuffle": "window", "limit": 3}  # states of data without filters keep
 
 
 GOLDEN = "cdd11fad30e7b01c"

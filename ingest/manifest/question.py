@@ -1,0 +1,197 @@
+"""What the data itself must be asked before a manifest stands, and the answers of many units put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ingest.errors import SchemaError, SourceError
+from ingest.manifest.model import FileEntry, Manifest
+from ingest.manifest.selection import Kept
+from ingest.manifest.statistics import directory_bounds
+from ingest.manifest.where import FALSE, NULL, TRUE, Bound, Bounds, is_text, outcomes
+
+MAX_CLASSES = 1 << 20
+TASK_ROWS, TASK_FILES = 1 << 22, 64  # what one task looks at
+
+ANSWERS = pa.schema(
+    [
+        ("unit", pa.int64()),
+        ("kept", pa.int64()),  # rows that the filter keeps
+        ("bits", pa.binary()),  # which, as in `Selection`; null where it is all of them or none
+        ("values", pa.list_(pa.list_(pa.binary()))),  # of each class column, those not seen in earlier rows
+    ]
+)
+"""One row for each unit asked."""
+
+
+class Target(NamedTuple):
+    """A unit to ask: its number, its file, its place in it and its rows."""
+
+    unit: int
+    entry: FileEntry
+    ordinal: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of units.
+
+    Attributes:
+        format: of the files.
+        where: the filter; None when nothing is filtered.
+        where_schema: source columns that the filter names, with the types it is bound to.
+        class_schema: source columns whose distinct values are wanted.
+    """
+
+    format: str
+    where: Bound | None
+    where_schema: pa.Schema
+    class_schema: pa.Schema
+
+
+Look: TypeAlias = Callable[[Question, Sequence[Target]], pa.Table]
+"""Reads: asks the units and gives a table of `ANSWERS`."""
+
+
+def ask(
+    question: Question, manifest: Manifest, directories: frozenset[str], look: Look
+) -> tuple[Kept | None, dict[str, tuple[str, ...]]]:
+    """Ask every unit that its directory does not answer for.
+
+    Args:
+        question: what is asked.
+        manifest: before any selection.
+        directories: columns that no file has, hive keys alone.
+        look: reads.
+
+    Returns:
+        What the filter keeps, None without one; and of each class column, its distinct values, sorted.
+
+    Raises:
+        SchemaError: a class column has too many values, or one that is no text.
+        IngestError: a unit cannot be read.
+    """
+    units = manifest.units
+    may = np.full(len(units), TRUE)
+    if question.where is not None:
+        may = _by_directory(question.where, manifest.files, directories)[units.file]
+    read = [name for name in question.class_schema.names if name not in directories]
+    asked = np.arange(len(units)) if read else np.flatnonzero((may & TRUE != 0) & (may != TRUE))
+    kept = np.where(may == TRUE, units.rows, 0)
+    bitmaps: list[bytes | None] = [None] * len(units)
+    values: dict[str, set[bytes]] = {name: _directory_values(name, manifest) for name in question.class_schema.names}
+    if len(asked):
+        fields = [question.class_schema.field(name) for name in read]
+        question = Question(question.format, question.where, question.where_schema, pa.schema(fields))
+        for unit, count, bits, found in _answers(look(question, _targets(manifest, asked)), asked):
+            kept[unit], bitmaps[unit] = count, bits
+            for name, new in zip(read, found, strict=True):
+                values[name].update(new)
+    classes = {name: _classes(name, found) for name, found in values.items()}
+    return (None if question.where is None else Kept(kept, bitmaps)), classes
+
+
+def _by_directory(bound: Bound, files: Sequence[FileEntry], directories: frozenset[str]) -> NDArray[np.int64]:
+    """Int64 (files,): what the filter may be in each file, by its directories alone."""
+    unknown, seen = Bounds(), {}
+    for entry in files:
+        if entry.partitions not in seen:
+            seen[entry.partitions] = outcomes(
+                bound,
+                lambda name, kind, entry=entry: (  # type: ignore[misc]
+                    directory_bounds(entry, name, kind) if name in directories else unknown
+                ),
+            )
+    return np.array([seen[entry.partitions] for entry in files], np.int64)
+
+
+def _directory_values(name: str, manifest: Manifest) -> set[bytes]:
+    used = np.unique(manifest.units.file).tolist()
+    found = (directory_bounds(manifest.files[file], name, pa.string()).low for file in used)
+    return {value for value in found if isinstance(value, bytes)}
+
+
+def _targets(manifest: Manifest, asked: NDArray[np.int64]) -> list[Target]:
+    units = manifest.units
+    return [
+        Target(unit, manifest.files[file], ordinal, rows)
+        for unit, file, ordinal, rows in zip(
+            asked.tolist(),
+            units.file[asked].tolist(),
+            units.ordinal[asked].tolist(),
+            units.rows[asked].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _answers(table: pa.Table, asked: NDArray[np.int64]) -> list[tuple[int, int, bytes | None, list[list[bytes]]]]:
+    columns = [table[name].to_pylist() for name in ANSWERS.names]
+    if columns[0] != asked.tolist():
+        raise SourceError(f"{len(asked)} units were asked and {len(table)} answered", hint="This is a bug in ingest")
+    return list(zip(*columns, strict=True))
+
+
+def _classes(name: str, values: set[bytes]) -> tuple[str, ...]:
+    check_count(name, len(values))
+    try:
+        return tuple(value.decode() for value in sorted(values))
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"source.classes: column '{name}' holds {error.object!r}, which is no text") from None
+
+
+def check_count(name: str, count: int) -> None:
+    """Refuse a column that is no label.
+
+    Raises:
+        SchemaError: it has more distinct values than classes may be.
+    """
+    if count > MAX_CLASSES:
+        raise SchemaError(
+            f"source.classes: column '{name}' has more than {MAX_CLASSES} distinct values",
+            hint="Is it a label? Declare the classes, or leave them out",
+        )
+
+
+def check_class_type(name: str, kind: pa.DataType) -> None:
+    """Refuse a class column that holds no text.
+
+    Raises:
+        SchemaError: with its type.
+    """
+    if not is_text(kind) and not pa.types.is_null(kind):
+        raise SchemaError(
+            f"source.classes names '{name}', whose column has type {kind}: classes number strings",
+            hint="Leave it out of source.classes",
+        )
+
+
+def grouped(targets: Sequence[Target]) -> list[Sequence[Target]]:
+    """Targets as they are given to tasks: a few million rows, or the units of some files."""
+    cuts, rows, files = [0], 0, 0
+    for i, target in enumerate(targets):
+        new = i == 0 or target.entry is not targets[i - 1].entry
+        if rows and (rows + target.rows > TASK_ROWS or files + new > TASK_FILES):
+            cuts.append(i)
+            rows, files, new = 0, 0, True
+        rows, files = rows + target.rows, files + new
+    return [targets[a:b] for a, b in zip(cuts, [*cuts[1:], len(targets)], strict=True)]
+
+
+def answer_of(may: int, rows: int) -> int | None:
+    """The rows that a filter keeps of a unit where its bounds decide it; None where they do not."""
+    if not may & TRUE:
+        return 0
+    return None if may & (FALSE | NULL) else rows
+
+
+def columns_in(types: Mapping[str, pa.DataType], names: Sequence[str]) -> pa.Schema:
+    """A schema of some source columns."""
+    return pa.schema([pa.field(name, types[name]) for name in names])

@@ -1,0 +1,118 @@
+"""Units asked what a manifest must know of their rows: which a filter keeps, which values a label has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingest.errors import ReadError
+from ingest.manifest.question import ANSWERS, Question, Target, answer_of, check_count
+from ingest.manifest.statistics import unit_bounds
+from ingest.manifest.where import FALSE, NULL, TRUE, Bound, outcomes
+from ingest.read.filtering import kept
+from ingest.read.finish import text_of
+from ingest.read.parquet import read_unit
+from ingest.read.sources import cached_footer
+from ingest.spec import Storage
+from ingest.storage.filesystem import open_filesystem
+
+_THREADS = 16
+
+
+class Reader(NamedTuple):
+    """How a format's units are asked.
+
+    Attributes:
+        may: what a filter may be for a unit's rows, by what is known without reading them.
+        columns: source columns of all rows of a unit, nulls kept, as a table of the given schema.
+    """
+
+    may: Callable[[Target, Bound, Storage], int]
+    columns: Callable[[Target, pa.Schema, Storage], pa.Table]
+
+
+def answer(question: Question, targets: Sequence[Target], storage: Storage) -> pa.Table:
+    """Ask some units, several at a time where they lie far away.
+
+    Args:
+        question: what is asked.
+        targets: units of one store.
+        storage: how to reach it.
+
+    Returns:
+        A table of `ANSWERS`, one row for each unit, in order.
+
+    Raises:
+        ReadError: a unit cannot be read, or is not what was listed.
+        SchemaError: a class column has too many values.
+    """
+    reader = READERS[question.format]
+
+    def one(target: Target) -> dict[str, Any]:
+        return _answer(question, target, reader, storage)
+
+    if len(targets) > 1 and open_filesystem(targets[0].entry.url, storage).remote:
+        with ThreadPoolExecutor(min(_THREADS, len(targets))) as pool:
+            answers = list(pool.map(one, targets))
+    else:
+        answers = [one(target) for target in targets]
+    _without_repeats(question, answers)
+    return pa.Table.from_pylist(answers, schema=ANSWERS)
+
+
+def _answer(question: Question, target: Target, reader: Reader, storage: Storage) -> dict[str, Any]:
+    count, fields = target.rows, list(question.class_schema)
+    if question.where is not None:
+        decided = answer_of(reader.may(target, question.where, storage), target.rows)
+        count = -1 if decided is None else decided
+    if count < 0:
+        fields += [field for field in question.where_schema if field.name not in question.class_schema.names]
+    bits = None
+    if fields:
+        table = reader.columns(target, pa.schema(fields), storage)
+        if len(table) != target.rows:
+            raise ReadError(
+                f"the file has changed since it was listed: {target.rows} rows then, {len(table)} now",
+                path=target.entry.url,
+                hint="Start the run again",
+            )
+        if question.where is not None and count < 0:
+            mask = kept(question.where, {name: table[name] for name in question.where_schema.names})
+            count = int(np.count_nonzero(mask))
+            bits = np.packbits(mask, bitorder="little").tobytes() if 0 < count < len(mask) else None
+    values = [_distinct(table[name]) for name in question.class_schema.names] if fields else []
+    return {"unit": target.unit, "kept": count, "bits": bits, "values": values}
+
+
+def _distinct(column: pa.ChunkedArray) -> list[bytes]:
+    values: list[bytes] = pc.drop_null(pc.unique(text_of(column))).to_pylist()
+    return values
+
+
+def _without_repeats(question: Question, answers: list[dict[str, Any]]) -> None:
+    """Leave a value in the first unit only that has it."""
+    seen: list[set[bytes]] = [set() for _ in question.class_schema.names]
+    for answer in answers:
+        for i, (name, values) in enumerate(zip(question.class_schema.names, answer["values"], strict=True)):
+            answer["values"][i] = [value for value in values if value not in seen[i]]
+            seen[i].update(values)
+            check_count(name, len(seen[i]))
+
+
+def _parquet_may(target: Target, bound: Bound, storage: Storage) -> int:
+    footer = cached_footer(target.entry, open_filesystem(target.entry.url, storage))
+    if target.ordinal >= footer.metadata.num_row_groups:
+        return TRUE | FALSE | NULL  # reading says what is wrong
+    return outcomes(bound, lambda name, kind: unit_bounds(target.entry, footer, target.ordinal, name, kind))
+
+
+def _parquet_columns(target: Target, schema: pa.Schema, storage: Storage) -> pa.Table:
+    return read_unit(target.entry, target.ordinal, None, schema, {name: name for name in schema.names}, storage, None)
+
+
+READERS = {"parquet": Reader(_parquet_may, _parquet_columns)}
