@@ -39,17 +39,29 @@ def result(ref: ray.ObjectRef, rank: int) -> Any:
 
 
 class Trainers:
-    """One actor for each rank, spread over the cluster, without a CPU of their own.
+    """One actor for each rank, spread over the cluster, with no CPU of its own unless said.
 
     Args:
         kind: the actors' class; made with (rank, *args).
         world_size: how many.
         args: the same for all ranks.
+        each: what Ray counts for each actor; anything is reserved for all of them at once, so that no two jobs wait
+            for each other with half their trainers.
     """
 
-    def __init__(self, kind: type, world_size: int, *args: Any) -> None:
-        remote = ray.remote(kind).options(num_cpus=0, max_concurrency=THREADS, scheduling_strategy="SPREAD")
-        self.actors = [remote.remote(rank, *args) for rank in range(world_size)]
+    def __init__(self, kind: type, world_size: int, *args: Any, each: cluster.PerTrainer | None = None) -> None:
+        each = each or cluster.PerTrainer()
+        options: dict[str, Any] = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_concurrency": THREADS}
+        self._group = cluster.reserve(each, world_size) if each.cpus or each.gpus else None
+        remote = ray.remote(kind)
+        self.actors = [
+            remote.options(**options, **self._place(rank, each)).remote(rank, *args) for rank in range(world_size)
+        ]
+
+    def _place(self, rank: int, each: cluster.PerTrainer) -> dict[str, Any]:
+        if self._group is not None:
+            return {"scheduling_strategy": cluster.in_bundle(self._group, rank)}
+        return {"scheduling_strategy": "SPREAD", "label_selector": dict(each.labels) or None}
 
     def call(self, method: str, *args: Any, tick: Callable[[], None] = lambda: None) -> list[Any]:
         """Call a method on every rank and wait for all; `tick` runs about twice a second meanwhile.
@@ -73,6 +85,8 @@ class Trainers:
     def close(self) -> None:
         """End all actors, whatever they do; those that they made end with them."""
         cluster.kill(*self.actors)
+        if self._group is not None:
+            cluster.release(self._group)
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from ingest import cli_plan
 from ingest.cli_common import FAULT, OK, cluster_session, finish, guarded, humane, load_spec
 from ingest.spec import Spec
 from jobs.demo_data import write_images
+from jobs.learner import Run, Task
 from jobs.s3_server import create_bucket, dummy_credentials, s3_server
 from jobs.train import REPORTED, train
 
@@ -63,7 +64,7 @@ def steps(spec: Spec) -> int:
     say(f"ingest plan --world-size {TRAINERS}")
     finish("plan", cli_plan.plan(spec, TRAINERS, None), None)
     say(f"python -m jobs.train --trainers {TRAINERS} --epochs {EPOCHS}")
-    result = train(spec, trainers=TRAINERS, epochs=EPOCHS, classes=CLASSES)
+    result = train(Task.of(spec, epochs=EPOCHS, classes=CLASSES), Run(TRAINERS))
     for rank in result["ranks"]:
         print(f"rank {rank['rank']}: " + ", ".join(f"{name} {humane(name, rank[name])}" for name in REPORTED))
     epochs = result["epochs"]

@@ -1,262 +1,216 @@
-"""Job: train with two or more trainers. `python -m jobs.train SPEC --trainers 2 --epochs 2 [--state FILE]`.
+"""Job: train with two or more trainers. `python -m jobs.train SPEC --trainers 2 --epochs 2 [--state URL]`.
 
-Each trainer is a Ray actor with a loader and a copy of a small model; copies are averaged after every epoch. What came
-is checked against what there is, epoch by epoch. With `--state`, the job saves where it stands and goes on from there,
-on any number of trainers.
+Each trainer has a loader and a copy of a small model; copies are averaged every few steps. Trainers are plain Ray
+actors or, with `--runner ray-train`, the workers of a Ray Train run. What came is checked against what there is, epoch
+by epoch. With `--state`, the job saves where it stands and goes on from there, on any number of trainers. A signal to
+end (SIGTERM: `ray job stop`, a node that is taken back) is answered with a last save.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
+import signal
 import sys
-import time
+import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import ray
 
-from ingest import Loader, Spec
 from ingest.cli_common import FAULT, OK, cluster_session, guarded, humane, load_spec, write_json
 from ingest.cli_trainers import Trainers
-from ingest.errors import SchemaError, SpecError, StateError
-from ingest.plan.schedule import Share
-from jobs.models import Parameters, average, make_model
+from ingest.engine import cluster
+from jobs.coverage import Coverage, line
+from jobs.learner import Learner, Run, Task
+from jobs.models import Parameters, average
+from jobs.saved import Store
 
 REPORTED = ("samples_per_s", "first_batch_s", "waiting_fraction", "peak_rss_bytes", "verdict")
+TERMINATED = 128 + signal.SIGTERM
 
 
 class Trainer:
-    """One rank: a loader and a model, kept over epochs. Runs as a Ray actor.
+    """One rank. Runs as a Ray actor.
 
     Args:
-        rank, spec, world_size, epochs: the loader's.
-        label: the batch's label column.
-        kind, classes: of the model; labels are taken modulo the classes.
+        rank, task, world_size: the learner's.
     """
 
-    def __init__(
-        self, rank: int, spec: Spec, world_size: int, epochs: int, label: str, kind: str, classes: int
-    ) -> None:
-        self._rank, self._spec, self._world_size, self._epochs = rank, spec, world_size, epochs
-        self._label, self._classes = label, classes
-        self._model = make_model(kind, classes)
-        self._loader: Loader | None = None
+    def __init__(self, rank: int, task: Task, world_size: int) -> None:
+        self._rank, self._task, self._world_size = rank, task, world_size
+        self._learner: Learner | None = None
 
-    def open(self, state: dict[str, Any] | None) -> dict[str, Any]:
+    def open(self, state: dict[str, Any] | None, parameters: Parameters | None) -> dict[str, Any]:
         """Make the loader and turn it to a state; returns the state it stands at."""
-        self._loader = Loader(self._spec, self._rank, self._world_size, epochs=self._epochs)
-        if state is not None:
-            self._loader.load_state_dict(state)
-        return self._loader.state_dict()
+        self._learner = Learner(self._task, self._rank, self._world_size)
+        self._learner.restore(state, parameters)
+        return self._learner.loader.state_dict()
 
     def train(self, parameters: Parameters | None, steps: int | None) -> dict[str, Any]:
-        """Train on the rest of the epoch, or its next `steps` steps.
-
-        Returns:
-            steps; losses, float64, one for each step with valid rows; ids, int64, of valid rows; invalid rows;
-            parameters, state and report.
-
-        Raises:
-            SchemaError: there are no labels.
-        """
-        loader = self._loader
-        if loader is None:
-            raise RuntimeError("open comes first")
-        if parameters is not None:
-            self._model.set(parameters)
-        losses, ids, invalid, taken = [], [np.zeros(0, np.int64)], 0, 0
-        for batch in loader:
-            if self._label not in batch:
-                raise SchemaError(f"no output '{self._label}' to learn; there are {', '.join(batch)}")
-            rows = batch.valid_rows
-            if rows:
-                labels = np.asarray(batch[self._label][:rows]).astype(np.int64) % self._classes
-                losses.append(self._model.step(batch[self._spec.augment.column][:rows], labels))
-                ids.append(np.array(batch["sample_id"][:rows]))
-            invalid += len(batch.positions) - rows
-            taken += 1
-            if taken == steps:
-                break
-        return {
-            "steps": taken,
-            "losses": np.array(losses),
-            "ids": np.concatenate(ids),
-            "invalid": invalid,
-            "parameters": self._model.get(),
-            "state": loader.state_dict(),
-            "report": loader.report(),
-        }
+        """See `Learner.train`; with the parameters and a report."""
+        learner = self._opened()
+        learner.restore(None, parameters)
+        part = learner.train(steps)
+        return {**part, "parameters": learner.parameters(), "report": learner.loader.report()}
 
     def close(self) -> None:
         """End the loader's actors and thread."""
-        if self._loader is not None:
-            self._loader.close()
+        if self._learner is not None:
+            self._learner.close()
+
+    def _opened(self) -> Learner:
+        if self._learner is None:
+            raise RuntimeError("open comes first")
+        return self._learner
 
 
-def train(
-    spec: Spec,
-    *,
-    trainers: int,
-    epochs: int,
-    state_file: Path | None = None,
-    label: str = "label",
-    kind: str = "auto",
-    classes: int = 1000,
-    steps: int | None = None,
-) -> dict[str, Any]:
-    """Train up to epoch `epochs`, from the state file where there is one.
+class Ending:
+    """Turns the first SIGTERM into a request to save and end; another one ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _ask(self, *_: object) -> None:
+        print("asked to end: saving at the next step that all ranks share", flush=True)
+        self.asked.set()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def train(task: Task, run: Run, *, steps: int | None = None) -> dict[str, Any]:
+    """Train up to the task's last epoch with plain actors, from the saved state where there is one.
 
     Args:
-        spec: what to train on.
-        trainers: how many.
-        epochs: in all, those of an earlier run included.
-        state_file: where the loaders' state and the parameters are kept.
-        label: the batch's label column.
-        kind: of model: numpy, torch, or auto for torch where it is installed.
-        classes: of the model.
+        task: of every rank.
+        run: how.
         steps: stop after so many, in mid-epoch, as an interruption would.
 
     Returns:
-        What each epoch delivered and cost, a report of each rank, and whether all came once.
+        What each epoch delivered and cost, a report of each rank, whether all came once, and whether it was asked to
+        end early.
 
     Raises:
         IngestError: of the first rank that fails; the others are ended.
+        ClusterError: trainers, readers and augmenters can never all have a place.
     """
-    if not spec.augment.pipeline:
-        raise SpecError("there is nothing to learn from encoded images", hint="Give augment.recipe: imagenet_train")
-    if kind == "auto":
-        kind = "torch" if importlib.util.find_spec("torch") else "numpy"
-    state, parameters = load_state(state_file)
-    share = Share(0, trainers, spec.batch.per_rank(trainers), spec.batch.last)
-    done: list[dict[str, Any]] = []
-    reports: list[dict[str, Any]] = []
-    with Trainers(Trainer, trainers, spec, trainers, epochs, label, kind, classes) as group:
-        state = group.call("open", state)[0]
-        while state["epoch"] < epochs and steps != 0:
-            began = time.perf_counter()
-            ranks = group.call("train", ray.put(parameters), steps)
+    cluster.check_job(task.spec, run.trainers, run.each)
+    store = Store(run.state, task.spec)
+    found, parameters = store.load()
+    coverage, reports = Coverage(task.spec, run.trainers), []
+    with Ending() as ending, Trainers(Trainer, run.trainers, task, run.trainers, each=run.each) as group:
+        now = group.call("open", found, parameters)[0]
+        while now["epoch"] < task.epochs and steps != 0 and not ending.asked.is_set():
+            ranks = group.call("train", ray.put(parameters), min(run.save_every, steps or run.save_every))
             parameters = average([rank["parameters"] for rank in ranks])
-            done.append(facts(ranks, state, share, time.perf_counter() - began))
-            print(line(done[-1]), flush=True)
-            reports = [rank["report"] for rank in ranks]
-            state = ranks[0]["state"]
-            save_state(state_file, state, parameters)
-            steps = None if steps is None else steps - done[-1]["steps"]
+            now, reports = ranks[0]["state"], [rank["report"] for rank in ranks]
+            store.save(now, parameters)
+            steps = None if steps is None else steps - ranks[0]["steps"]
+            if (epoch := coverage.add(ranks)) is not None:
+                print(line(epoch), flush=True)
+        if (epoch := coverage.end()) is not None:
+            print(line(epoch), flush=True)
         group.call("close")
-    ok = all(not epoch["missing"] and not epoch["repeated"] and epoch["steps_equal"] for epoch in done)
-    return {"trainers": trainers, "model": kind, "epochs": done, "ranks": reports, "state": state, "ok": ok}
+    return result(task, run, coverage, reports, now, ended_early=ending.asked.is_set())
 
 
-def facts(ranks: Sequence[dict[str, Any]], before: dict[str, Any], share: Share, seconds: float) -> dict[str, Any]:
-    """What an epoch, or the part of it that was run, delivered, against what it had to.
-
-    Args:
-        ranks: what `Trainer.train` returned.
-        before: the state that it began at.
-        share: rank 0's.
-        seconds: it took.
-    """
-    left = before["rows"] - before["position"]
-    after = ranks[0]["state"]
-    ended = after["epoch"] > before["epoch"]
-    expected = left - share.dropped(left) if ended else after["position"] - before["position"]
-    ids = np.concatenate([rank["ids"] for rank in ranks])
-    distinct = len(np.unique(ids[(ids >= 0) & (ids < before["rows"])]))
-    losses = np.concatenate([rank["losses"] for rank in ranks])
-    steps = [rank["steps"] for rank in ranks]
+def result(
+    task: Task,
+    run: Run,
+    coverage: Coverage,
+    reports: Sequence[dict[str, Any]],
+    state: dict[str, Any] | None,
+    *,
+    ended_early: bool = False,
+) -> dict[str, Any]:
+    """A job's result, JSON-ready."""
     return {
-        "epoch": before["epoch"],
-        "position": before["position"],
-        "steps": max(steps),
-        "steps_equal": len(set(steps)) == 1,
-        "expected": expected,
-        "missing": expected - distinct,
-        "repeated": len(ids) - distinct,
-        "dropped": share.dropped(left) if ended else 0,
-        "padded": sum(rank["invalid"] for rank in ranks),
-        "loss": float(losses.mean()) if len(losses) else None,
-        "loss_first": float(np.mean([rank["losses"][0] for rank in ranks if len(rank["losses"])])),
-        "loss_last": float(np.mean([rank["losses"][-1] for rank in ranks if len(rank["losses"])])),
-        "seconds": seconds,
-        "samples_per_s": len(ids) / seconds,
+        "trainers": run.trainers,
+        "model": task.kind,
+        "epochs": coverage.epochs,
+        "ranks": list(reports),
+        "state": state,
+        "ok": coverage.ok,
+        "ended_early": ended_early,
     }
 
 
-def line(epoch: dict[str, Any]) -> str:
-    """One epoch in a line."""
-    return (
-        f"epoch {epoch['epoch']}: loss {epoch['loss_first']:.3f} -> {epoch['loss_last']:.3f} "
-        f"(mean {epoch['loss']:.3f}) in {epoch['steps']} steps, {epoch['samples_per_s']:,.0f} samples/s; "
-        f"coverage: expected {epoch['expected']:,}, missing {epoch['missing']}, repeated {epoch['repeated']}, "
-        f"dropped {epoch['dropped']}"
+def parser() -> argparse.ArgumentParser:
+    """The job's options."""
+    found = argparse.ArgumentParser(prog="python -m jobs.train", description="Train with two or more trainers.")
+    found.add_argument("spec", metavar="SPEC", help="the spec, a YAML file")
+    found.add_argument("--trainers", type=int, default=2)
+    found.add_argument("--epochs", type=int, default=2, help="in all, those of an earlier run included")
+    found.add_argument("--runner", choices=["actors", "ray-train"], default="actors", help="plain actors, or Ray Train")
+    found.add_argument("--state", metavar="URL", help="resume from this file where it exists; any fsspec URL")
+    found.add_argument("--save-every", type=int, default=20, metavar="STEPS", help="average and save so often")
+    found.add_argument("--steps", type=int, help="stop after so many steps, in mid-epoch")
+    found.add_argument("--trainer-cpus", type=float, help="CPUs of each trainer; 0 as actors, 1 in Ray Train")
+    found.add_argument("--trainer-gpus", type=float, default=0.0, help="GPUs of each trainer")
+    found.add_argument(
+        "--trainer-label",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the nodes for trainers. Repeatable",
     )
-
-
-def save_state(path: Path | None, state: dict[str, Any], parameters: Parameters) -> None:
-    """Write the loaders' state (the same on all ranks) and the parameters; the file is whole at any time."""
-    if path is None:
-        return
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        arrays: dict[str, Any] = {f"p{i}": p for i, p in enumerate(parameters)}
-        np.savez(file, ingest=np.array(json.dumps(state)), **arrays)
-    partial.replace(path)
-
-
-def load_state(path: Path | None) -> tuple[dict[str, Any] | None, Parameters | None]:
-    """What `save_state` wrote; nothing where there is no such file yet.
-
-    Raises:
-        StateError: the file is something else.
-    """
-    if path is None or not path.exists():
-        return None, None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            parameters = [file[f"p{i}"] for i in range(len(file.files) - 1)]
-            return json.loads(str(file["ingest"])), parameters
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise StateError("not a state of this job", path=str(path), cause=str(error)) from error
+    found.add_argument("--max-failures", type=int, default=3, help="of Ray Train's workers, before it gives up")
+    found.add_argument("--label", default="label", help="the output that holds labels")
+    found.add_argument("--classes", type=int, default=1000)
+    found.add_argument("--model", choices=["auto", "numpy", "torch"], default="auto")
+    found.add_argument("--step-ms", type=float, default=0.0, help="a step takes at least so long")
+    found.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
+    found.add_argument("--json", metavar="FILE")
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, train, show, write; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.train", description="Train with two or more trainers.")
-    parser.add_argument("spec", metavar="SPEC", help="the spec, a YAML file")
-    parser.add_argument("--trainers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=2, help="in all, those of an earlier run included")
-    parser.add_argument("--state", type=Path, metavar="FILE", help="resume from it where it exists; saved every epoch")
-    parser.add_argument("--steps", type=int, help="stop after so many steps, in mid-epoch")
-    parser.add_argument("--label", default="label", help="the output that holds labels")
-    parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--model", choices=["auto", "numpy", "torch"], default="auto")
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args(argv)
-    if min(args.trainers, args.epochs, args.classes) < 1 or (args.steps is not None and args.steps < 1):
-        parser.error("--trainers, --epochs, --classes and --steps must be at least 1")
+    options = parser()
+    args = options.parse_args(argv)
+    if min(args.trainers, args.epochs, args.classes, args.save_every) < 1 or (
+        args.steps is not None and args.steps < 1
+    ):
+        options.error("--trainers, --epochs, --classes, --save-every and --steps must be at least 1")
+    if args.runner == "ray-train" and args.steps is not None:
+        options.error("--steps is of plain actors; Ray Train goes on to the last epoch")
 
     def work() -> int:
         spec = load_spec(args.spec, args.sets)
+        task = Task.of(
+            spec,
+            kind=args.model,
+            epochs=args.epochs,
+            label=args.label,
+            classes=args.classes,
+            step_s=args.step_ms / 1000,
+        )
+        ray_train = args.runner == "ray-train"
+        cpus = float(ray_train) if args.trainer_cpus is None else args.trainer_cpus
+        each = cluster.PerTrainer(
+            cpus, args.trainer_gpus, dict(pair.partition("=")[::2] for pair in args.trainer_label)
+        )
+        run = Run(args.trainers, args.state, args.save_every, each)
         with cluster_session():
-            result = train(
-                spec,
-                trainers=args.trainers,
-                epochs=args.epochs,
-                state_file=args.state,
-                label=args.label,
-                kind=args.model,
-                classes=args.classes,
-                steps=args.steps,
-            )
-        for rank in result["ranks"]:
+            if ray_train:
+                from jobs.train_ray import train as train_ray  # Ray Train is heavy, and not everybody's
+
+                done = train_ray(task, run, max_failures=args.max_failures)
+            else:
+                done = train(task, run, steps=args.steps)
+        for rank in done["ranks"]:
             print(f"rank {rank['rank']}: " + ", ".join(f"{name} {humane(name, rank[name])}" for name in REPORTED))
-        write_json(result, args.json)
-        return OK if result["ok"] else FAULT
+        write_json(done, args.json)
+        if not done["ok"]:
+            return FAULT
+        return TERMINATED if done["ended_early"] else OK
 
     return guarded(work)
 

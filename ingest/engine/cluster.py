@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from ingest.engine import private
 from ingest.errors import ClusterError
 from ingest.spec import Spec
+
+RESERVE_TELL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,27 +46,126 @@ def resources() -> Resources:
     return Resources(have.get("CPU", 0.0), have.get("GPU", 0.0), int(have.get("object_store_memory", 0)))
 
 
+@dataclass(frozen=True)
+class PerTrainer:
+    """What Ray counts for each trainer, and the labels of the nodes it may run on."""
+
+    cpus: float = 0.0
+    gpus: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+
+
+def most() -> Resources:
+    """What the cluster has, or may grow to where an autoscaler runs it."""
+    have, grown = resources(), private.grown_resources()
+    return Resources(
+        max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)), have.object_store_bytes
+    )
+
+
 def check(spec: Spec, have: Resources, world_size: int) -> None:
     """Refuse a start that would wait for ever.
+
+    Args:
+        spec: what is to run.
+        have: the cluster's.
+        world_size: ranks.
 
     Raises:
         ClusterError: with what is needed and what there is.
     """
+    grown = private.grown_resources()
+    _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
+    if not grown:
+        check_room(spec.read.cpus)
+
+
+def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
+    """Refuse a job whose trainers, readers and augmenters can never all have a place, before anything is launched.
+
+    Args:
+        spec: what is to run.
+        trainers: how many.
+        each: what one takes.
+
+    Raises:
+        ClusterError: with what is needed and what there is.
+    """
+    have = most()
+    _check_totals(spec, trainers, have.cpus, have.gpus, each)
+    if private.grown_resources():
+        return  # nodes may come that are not there to be looked at
+    nodes = [node for node in _alive() if each.labels.items() <= (node.get("Labels") or {}).items()]
+    if not nodes:
+        wanted = ", ".join(f"{name}={value}" for name, value in each.labels.items())
+        raise ClusterError(f"trainers want nodes labelled {wanted}, and there is none", hint="See: ray list nodes")
+    for kind, need in (("CPU", each.cpus), ("GPU", each.gpus)):
+        if need > (largest := max(_of(node, kind) for node in nodes)):
+            raise ClusterError(
+                f"a trainer needs {need:g} {kind}s and the largest node for it has {largest:g}",
+                hint="Ask for less for each trainer, or add larger nodes",
+            )
+
+
+def _check_totals(
+    spec: Spec, world_size: int, have_cpus: float, have_gpus: float, each: PerTrainer | None = None
+) -> None:
+    cpus, gpus = (each.cpus, each.gpus) if each else (0.0, 0.0)
     augment = spec.augment
     actors = augment.actors_per_trainer * world_size if augment.pipeline else 0
-    need_cpus = spec.read.cpus + actors * augment.cpus
-    if need_cpus > have.cpus:
+    for_trainers = f", {world_size * cpus:g} for {world_size} trainers" if cpus else ""
+    need = spec.read.cpus + actors * augment.cpus + world_size * cpus
+    if need > have_cpus:
         raise ClusterError(
-            f"{need_cpus:g} CPUs are needed ({spec.read.cpus:g} for a reader, {actors * augment.cpus:g} for {actors} "
-            f"augmentation actors) and the cluster has {have.cpus:g}",
-            hint="Add CPU nodes, or lower read.cpus or augment.cpus",
+            f"{need:g} CPUs are needed ({spec.read.cpus:g} for a reader, {actors * augment.cpus:g} for {actors} "
+            f"augmentation actors{for_trainers}) and the cluster has {have_cpus:g}",
+            hint="Add CPU nodes, or lower read.cpus or augment.cpus" + (" or the trainers' CPUs" if cpus else ""),
         )
-    if augment.pipeline and augment.device == "gpu" and actors * augment.gpus > have.gpus:
+    augmenting = actors * augment.gpus if augment.pipeline and augment.device == "gpu" else 0.0
+    if augmenting + world_size * gpus > have_gpus:
+        parts = [f"{augmenting:g} for {actors} augmentation actors"] if augmenting else []
+        parts += [f"{world_size * gpus:g} for {world_size} trainers"] if gpus else []
         raise ClusterError(
-            f"{actors * augment.gpus:g} GPUs are needed for {actors} augmentation actors and the cluster has "
-            f"{have.gpus:g}",
-            hint="Use augment.device: cpu, or a fraction of a GPU each (augment.gpus)",
+            f"{augmenting + world_size * gpus:g} GPUs are needed ({', '.join(parts)}) and the cluster has "
+            f"{have_gpus:g}",
+            hint="Use augment.device: cpu, or a fraction of a GPU each (augment.gpus)" if augmenting else None,
         )
+
+
+def check_room(cpus: float) -> None:
+    """Refuse a start whose readers would wait for CPUs that trainers hold as long as they run.
+
+    What tasks hold now comes free again and counts as free; what actors and placement groups hold does not.
+
+    Args:
+        cpus: of a reader.
+
+    Raises:
+        ClusterError: no node has as many left; with who holds them.
+    """
+    if any(free >= cpus for free in private.free_cpus().values()):
+        return
+    held = private.held_cpus()
+    if any(_of(node, "CPU") - held.get(node["NodeID"], 0.0) >= cpus for node in _alive()):
+        return
+    total = sum(_of(node, "CPU") for node in _alive())
+    raise ClusterError(
+        f"a reader needs {cpus:g} CPUs and no node has as many left: of {total:g} CPUs, actors and placement groups "
+        f"hold {sum(held.values()):g}",
+        hint="Leave CPUs to read with: fewer or smaller trainers, more CPU nodes, or a lower read.cpus",
+    )
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _of(node: dict[str, Any], kind: str) -> float:
+    return float(node["Resources"].get(kind, 0.0))
 
 
 def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
@@ -99,3 +204,34 @@ def kill(*actors: Any) -> None:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             if ray.is_initialized():
                 ray.kill(actor)
+
+
+def reserve(each: PerTrainer, count: int) -> PlacementGroup:
+    """A place for each of `count` trainers, spread over nodes; waits until all are there, as an autoscaler may bring
+    them, and says so now and then.
+    """
+    labels = [dict(each.labels)] * count if each.labels else None
+    group = placement_group([each.resources] * count, strategy="SPREAD", bundle_label_selector=labels)
+    began = time.monotonic()
+    try:
+        while not group.wait(RESERVE_TELL_S):
+            wants = " and ".join(f"{amount:g} {kind}s" for kind, amount in each.resources.items())
+            waited = time.monotonic() - began
+            print(f"waiting for {count} trainers' places of {wants} ({waited:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201
+    except BaseException:
+        release(group)
+        raise
+    return group
+
+
+def in_bundle(group: PlacementGroup, index: int) -> PlacementGroupSchedulingStrategy:
+    """In a place that was reserved; what runs there starts its own children anywhere."""
+    return PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=index, placement_group_capture_child_tasks=False
+    )
+
+
+def release(group: PlacementGroup) -> None:
+    """Give places back; a cluster that is gone is no error."""
+    if ray.is_initialized():
+        remove_placement_group(group)

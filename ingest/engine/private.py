@@ -9,6 +9,8 @@ from typing import Any
 
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.state import state
+from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.data import DataContext
 from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
 from ray.data._internal.execution import streaming_executor
@@ -195,3 +197,29 @@ def dashboard_url(address: str) -> str:
     from ray.dashboard.utils import ray_address_to_api_server_url  # half a second that only a submission needs
 
     return str(ray_address_to_api_server_url(address))
+
+
+def grown_resources() -> dict[str, float]:
+    """What the cluster may grow to, as its autoscaler reports it; empty where none does."""
+    return {name: float(value) for name, value in (state.get_max_resources_from_cluster_config() or {}).items()}
+
+
+def free_cpus() -> dict[str, float]:
+    """CPUs that nothing holds now, by node id."""
+    return {node: float(free.get("CPU", 0.0)) for node, free in state.available_resources_per_node().items()}
+
+
+def held_cpus() -> dict[str, float]:
+    """CPUs that actors and placement groups hold for as long as they live, by node id."""
+    held: dict[str, float] = {}
+    for group in state.placement_group_table().values():
+        if group["state"] == "CREATED":
+            for index, bundle in group["bundles"].items():
+                node = group["bundles_to_node_id"][index]
+                held[node] = held.get(node, 0.0) + float(bundle.get("CPU", 0.0))
+    for packed in state._connect_and_get_accessor().get_actor_table(None, "ALIVE"):  # noqa: SLF001
+        actor = ActorTableData.FromString(packed)
+        if not actor.placement_group_id.strip(b"\xff"):
+            node = actor.address.node_id.hex()
+            held[node] = held.get(node, 0.0) + float(actor.required_resources.get("CPU", 0.0))
+    return held

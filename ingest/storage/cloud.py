@@ -118,6 +118,10 @@ class CloudFiles:
     def local_path(self, url: str) -> None:
         del url
 
+    def write(self, url: str, data: bytes) -> None:
+        key = self._key(url)
+        persist(self, lambda _: self._put(key, url, data))
+
     def renew(self, error: StoreError) -> bool:
         """Make the client anew, with credentials as they are now and the region that the store names."""
         with self._lock:
@@ -170,6 +174,16 @@ class CloudFiles:
             raise _explained(error, url) from error
         self.limiter.went_well(time.perf_counter() - began)
         return found
+
+    def _put(self, key: str, url: str, data: bytes) -> None:
+        store, inner = self._place(key, url)
+        TRAFFIC.add(put_requests=1)
+        began = time.perf_counter()
+        try:
+            obstore.put(store, inner, data)
+        except _ERRORS as error:
+            raise _explained(error, url) from error
+        self.limiter.went_well(time.perf_counter() - began)
 
     def _get(self, key: str, url: str, span: tuple[int, int], etag: str | None) -> Blob:
         store, inner = self._place(key, url)

@@ -15,7 +15,16 @@ from ingest.storage.cloud import CloudFiles
 from ingest.storage.generic import GenericFiles
 from ingest.storage.local import LocalFiles
 
-__all__ = ["Blob", "FileInfo", "FileSystem", "literal", "open_filesystem", "split_url"]
+__all__ = [
+    "Blob",
+    "FileInfo",
+    "FileSystem",
+    "literal",
+    "open_filesystem",
+    "read_file",
+    "split_url",
+    "write_file",
+]
 
 
 class FileSystem(Protocol):
@@ -46,6 +55,9 @@ class FileSystem(Protocol):
     def local_path(self, url: str) -> str | None:
         """The path on this machine, where `url` is one."""
 
+    def write(self, url: str, data: bytes) -> None:
+        """Put `data` at `url`, in place of what was there; a reader sees the old file or the new one, whole."""
+
 
 def split_url(url: str) -> tuple[str, str]:
     """(scheme, rest) of a literal URL; a plain path, or a file:// URL, has the scheme `file`."""
@@ -72,6 +84,20 @@ def open_filesystem(url: str, storage: Storage) -> FileSystem:
         raise SourceError("the URL names no bucket", path=url, hint=f"Write {scheme}://bucket/path")
     # A fork shares no connections with its parent: each process opens its own.
     return _open(scheme, bucket, storage, os.getpid())
+
+
+def read_file(url: str, storage: Storage) -> bytes | None:
+    """All of a small file; None where there is none."""
+    files = open_filesystem(url, storage)
+    found = files.info(url)
+    if found is None:
+        return None
+    return bytes(files.read_ranges(url, [(0, found.size)])[0]) if found.size else b""
+
+
+def write_file(url: str, data: bytes, storage: Storage) -> None:
+    """Put a small file in place of what was there, whole at any time."""
+    open_filesystem(url, storage).write(url, data)
 
 
 @lru_cache(maxsize=64)

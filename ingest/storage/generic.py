@@ -97,6 +97,15 @@ class GenericFiles:
     def local_path(self, url: str) -> None:
         del url
 
+    def write(self, url: str, data: bytes) -> None:
+        path = self._fs._strip_protocol(url)  # noqa: SLF001
+
+        def put() -> None:
+            self._fs.makedirs(self._fs._parent(path), exist_ok=True)  # noqa: SLF001
+            self._fs.pipe_file(path, data)
+
+        self._ask("put_requests", put, url)
+
     def renew(self, error: StoreError) -> bool:
         del error
         return False

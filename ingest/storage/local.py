@@ -58,6 +58,19 @@ class LocalFiles:
     def local_path(self, url: str) -> str:
         return url.removeprefix("file://")
 
+    def write(self, url: str, data: bytes) -> None:
+        path = Path(self.canonical(url))
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise _explained(error, url) from error
+
 
 def _etag(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns:x}-{stat.st_size:x}"

@@ -33,6 +33,7 @@ NAMES = (
     "get_requests",
     "head_requests",
     "list_requests",
+    "put_requests",
     "get_bytes",
     "retries",
     "throttled",

@@ -9,11 +9,13 @@ import pytest
 
 from ingest.cli_run import LiveLine, report
 from ingest.cli_verify import Resume, Seen, compare, resumed, row_digests
+from ingest.errors import StateError
 from ingest.loader.batch import Batch
 from ingest.plan.schedule import Share
 from ingest.spec import Spec
+from jobs.coverage import Coverage, facts
 from jobs.models import Softmax, average, coarse
-from jobs.train import facts, load_state, save_state
+from jobs.saved import Store
 
 pytestmark = pytest.mark.unit
 
@@ -173,38 +175,75 @@ def test_the_live_line_names_rate_and_waiting_and_what_waits():
     assert text == "epoch 1/2  step 5/9  100 samples/s  waiting 50%  read: slow"
 
 
-def train_result(ids, after, steps=2, invalid=0):
+def part_of(ids, before, after, steps=2, invalid=0):
     return {
         "ids": np.array(ids),
         "steps": steps,
         "losses": np.array([2.0, 1.0]),
         "invalid": invalid,
-        "state": {"epoch": after[0], "position": after[1]},
+        "before": {"rows": 9, "epoch": before[0], "position": before[1]},
+        "state": {"rows": 9, "epoch": after[0], "position": after[1]},
     }
 
 
 def test_the_train_job_counts_whole_epochs_and_parts():
-    share = Share(0, 2, 2)
-    start = {"rows": 9, "epoch": 0, "position": 0}
-    whole = facts([train_result([0, 1, 2, 3], (1, 0)), train_result([4, 5, 6, 7], (1, 0))], start, share, 1.0)
+    def counted(*parts):
+        return facts([[part_of(ids, *rest) for ids in ranks] for ranks, *rest in parts], Share(0, 2, 2), 1.0)
+
+    start, middle, end = (0, 0), (0, 4), (1, 0)
+    whole = counted(([[0, 1, 2, 3], [4, 5, 6, 7]], start, end))
     assert (whole["expected"], whole["missing"], whole["repeated"], whole["dropped"]) == (8, 0, 0, 1)
-    lost = facts([train_result([0, 1, 2, 3], (1, 0)), train_result([4, 5, 6, 6], (1, 0))], start, share, 1.0)
+    lost = counted(([[0, 1, 2, 3], [4, 5, 6, 6]], start, end))
     assert (lost["missing"], lost["repeated"]) == (1, 1)
-    part = facts([train_result([0, 1], (0, 4), 1), train_result([4, 5], (0, 4), 1)], start, share, 1.0)
+    part = counted(([[0, 1], [4, 5]], start, middle, 1))
     assert (part["expected"], part["missing"], part["dropped"]) == (4, 0, 0)
-    rest = {"rows": 9, "epoch": 0, "position": 4}
-    tail = facts([train_result([2, 3], (1, 0), 1), train_result([6, 7], (1, 0), 1)], rest, share, 1.0)
+    tail = counted(([[2, 3], [6, 7]], middle, end, 1))
     assert (tail["expected"], tail["missing"], tail["dropped"]) == (4, 0, 1)
+    both = counted(([[0, 1], [4, 5]], start, middle, 1), ([[2, 3], [6, 7]], middle, end, 1))
+    assert (both["expected"], both["missing"], both["repeated"], both["dropped"], both["steps"]) == (8, 0, 0, 1, 2)
+    assert (both["loss_first"], both["loss_last"], both["steps_equal"]) == (2.0, 1.0, True)
+    again = counted(([[0, 1], [4, 5]], start, middle, 1), ([[2, 1], [6, 7]], middle, end, 1))
+    assert (again["missing"], again["repeated"]) == (1, 1)
 
 
-def test_a_train_state_is_read_back_as_written(tmp_path):
-    file = tmp_path / "state"
-    assert load_state(file) == (None, None)
-    save_state(file, {"epoch": 1, "position": 64}, [np.arange(3, dtype=np.float32)])
-    state, parameters = load_state(file)
-    assert state == {"epoch": 1, "position": 64}
+def test_parts_make_an_epoch_when_it_ends():
+    coverage = Coverage(Spec(source={"path": "/d"}, batch={"size": 2}), 2)
+    assert coverage.add([part_of(ids, (0, 0), (0, 4), 1) for ids in ([0, 1], [4, 5])]) is None
+    assert coverage.add([part_of(ids, (0, 4), (1, 0), 1) for ids in ([2, 3], [6, 7])])["steps"] == 2
+    assert coverage.ok
+    coverage.add([part_of(ids, (1, 0), (1, 4), 1) for ids in ([0, 1], [4, 4])])
+    assert coverage.end()["expected"] == 4
+    assert coverage.end() is None
+    assert not coverage.ok
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_a_train_state_is_read_back_as_written(tmp_path, scheme):
+    store = Store(f"{scheme}{tmp_path}/deep/state", Spec(source={"path": "s3://b/d"}))
+    assert store.load() == (None, None)
+    for position in (64, 96):  # the second in place of the first
+        store.save({"epoch": 1, "position": position}, [np.arange(3, dtype=np.float32)])
+    state, parameters = store.load()
+    assert state == {"epoch": 1, "position": 96}
     np.testing.assert_array_equal(parameters[0], [0, 1, 2])
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    if scheme != "memory://":
+        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["state"]
+
+
+def test_what_is_no_train_state_is_refused_and_never_run(tmp_path):
+    file = tmp_path / "state"
+    np.savez(tmp_path / "evil.npz", ingest=np.array([{"a": 1}], dtype=object))
+    for content in (b"", b"PK\x03\x04 cut", (tmp_path / "evil.npz").read_bytes()):
+        file.write_bytes(content)
+        with pytest.raises(StateError, match="not a state of this job"):
+            Store(str(file), Spec(source={"path": "/d"})).load()
+
+
+def test_a_state_uses_the_datas_storage_options_in_a_store_of_the_same_kind():
+    spec = Spec(source={"path": "s3://b/d", "storage": {"endpoint_url": "http://127.0.0.1:9"}})
+    assert Store("s3://other/state", spec).storage.endpoint_url == "http://127.0.0.1:9"
+    assert Store("gs://other/state", spec).storage.endpoint_url is None
+    assert Store("/disk/state", spec).storage.endpoint_url is None
 
 
 def test_the_softmax_model_learns_what_brightness_tells():
