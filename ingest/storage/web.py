@@ -109,6 +109,9 @@ class WebFiles:
     def local_path(self, url: str) -> None:
         del url
 
+    def write(self, url: str, data: bytes) -> None:
+        raise SourceError(f"nothing can be written behind http(s) ({len(data)} bytes)", path=url)
+
     def renew(self, error: StoreError) -> bool:
         del error
         return False
