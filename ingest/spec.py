@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -372,7 +372,9 @@ class Spec(Section):
         source = self.source
         facts: dict[str, Any] = {"seed": self.order.seed, "shuffle": self.order.shuffle, "limit": source.limit}
         if source.where is not None:
-            facts["where"] = str(parse(source.where))
+            text = str(parse(source.where))
+            short = text[:200] + f"... ({len(text)} characters, digest {fingerprint({'where': text})})"
+            facts["where"] = text if len(text) <= 1000 else short  # states are small
         if source.split is not None:
             facts["split"] = source.split.model_dump(mode="json")
         return facts
@@ -434,7 +436,9 @@ def _known_keys(path: list[str]) -> list[str]:
     model: Any = Spec
     for part in path:
         field = model.model_fields.get(part)
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))  # a section, or one or None
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not sections:
             return []
-        model = field.annotation
+        model = sections[0]
     return [field.alias or name for name, field in model.model_fields.items()]

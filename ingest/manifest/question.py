@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from ingest.manifest.where import FALSE, NULL, TRUE, Bound, Bounds, is_text, out
 
 MAX_CLASSES = 1 << 20
 TASK_ROWS, TASK_FILES = 1 << 22, 64  # what one task looks at
+WAVE_UNITS = 64  # asked first where a limit may make the rest needless
 
 ANSWERS = pa.schema(
     [
@@ -59,9 +60,12 @@ class Question:
 Look: TypeAlias = Callable[[Question, Sequence[Target]], pa.Table]
 """Reads: asks the units and gives a table of `ANSWERS`."""
 
+Enough: TypeAlias = Callable[[Kept], bool]
+"""Whether what is kept of the first units makes the rest of them needless."""
+
 
 def ask(
-    question: Question, manifest: Manifest, directories: frozenset[str], look: Look
+    question: Question, manifest: Manifest, directories: frozenset[str], look: Look, enough: Enough | None = None
 ) -> tuple[Kept | None, dict[str, tuple[str, ...]]]:
     """Ask every unit that its directory does not answer for.
 
@@ -70,6 +74,7 @@ def ask(
         manifest: before any selection.
         directories: columns that no file has, hive keys alone.
         look: reads.
+        enough: asked between waves of growing size; without it, or where values are wanted, all are asked at once.
 
     Returns:
         What the filter keeps, None without one; and of each class column, its distinct values, sorted.
@@ -90,12 +95,25 @@ def ask(
     if len(asked):
         fields = [question.class_schema.field(name) for name in read]
         question = Question(question.format, question.where, question.where_schema, pa.schema(fields))
-        for unit, count, bits, found in _answers(look(question, _targets(manifest, asked)), asked):
-            kept[unit], bitmaps[unit] = count, bits
-            for name, new in zip(read, found, strict=True):
-                values[name].update(new)
+        for wave in _waves(asked, enough is not None and not read):
+            for unit, count, bits, found in _answers(look(question, _targets(manifest, wave)), wave):
+                kept[unit], bitmaps[unit] = count, bits
+                for name, new in zip(read, found, strict=True):
+                    values[name].update(new)
+            end = int(wave[-1]) + 1
+            if end < len(units) and enough is not None and not read and enough(Kept(kept[:end], bitmaps[:end])):
+                kept[end:] = 0
+                break
     classes = {name: _classes(name, found) for name, found in values.items()}
     return (None if question.where is None else Kept(kept, bitmaps)), classes
+
+
+def _waves(asked: NDArray[np.int64], growing: bool) -> Iterator[NDArray[np.int64]]:
+    """Runs of the units asked: all in one, or each four times as long as the one before."""
+    start, size = 0, WAVE_UNITS if growing else len(asked)
+    while start < len(asked):
+        yield asked[start : start + size]
+        start, size = start + size, 4 * size
 
 
 def _by_directory(bound: Bound, files: Sequence[FileEntry], directories: frozenset[str]) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ingest.errors import PlanError, SchemaError, SourceError
 from ingest.manifest.model import Manifest, Units
-from ingest.manifest.question import Look, Question, ask, check_class_type, columns_in
+from ingest.manifest.question import Enough, Look, Question, ask, check_class_type, columns_in
 from ingest.manifest.selection import Kept, select
 from ingest.manifest.where import bind
 from ingest.spec import Source
@@ -50,13 +50,21 @@ def settle(
         kinds = {sources[name]: manifest.schema.field(name).type for name in found}
         question = Question(manifest.format, bound, where_schema, columns_in(kinds, list(kinds)))
         directories = frozenset({*where_types, *kinds} - set(in_files))
-        kept, values = ask(question, manifest, directories, _reading if look is None else look)
+        kept, values = ask(question, manifest, directories, look or _reading, _enough(manifest, source))
         classes = {name: values[sources[name]] for name in found}
     for name, declared in source.classes.items():
         if declared != "auto":
             classes[name] = tuple(declared)
     manifest = replace(manifest, schema=_with_classes(manifest.schema, classes), classes=classes)
     return _selected(manifest, source, kept)
+
+
+def _enough(manifest: Manifest, source: Source) -> Enough | None:
+    """Whether the rows kept of the first units reach the limit; None without one."""
+    if source.limit is None:
+        return None
+    rows, split, limit = manifest.units.rows, source.split, source.limit
+    return lambda kept: int(select(rows[: len(kept.rows)], kept, split, limit, "")[1].sum()) == limit
 
 
 def _reading(*_: object) -> pa.Table:

@@ -94,6 +94,32 @@ def test_a_split_that_takes_nothing_says_so(tmp_path):
         manifest_of(tmp_path, split={**parts, "of": {"a": 0.5, "b": 0.5}})
 
 
+@pytest.mark.parametrize(("limit", "waves"), [(1, 1), (8, 1), (9, 2), (30, 2), (50, 3), (999, 3)])
+def test_a_limit_asks_no_more_units_than_it_needs(tmp_path, monkeypatch, limit, waves):
+    """40 units of 4 rows, of which the filter keeps 2 each: waves of 4, 16 and the rest."""
+    monkeypatch.setattr(question, "WAVE_UNITS", 4)
+    pq.write_table(pa.table({"x": [0, 1, 2, 3] * 40}), tmp_path / "a.parquet", row_group_size=4)
+    source = Source(path=str(tmp_path), where="x in (1, 2)", limit=limit)
+    asked = []
+
+    def look(what, targets):
+        asked.append(len(targets))
+        return answer.answer(what, targets, source.storage)
+
+    files = list_files(source)
+    manifest = build_manifest(files, index_files(files, None, source.storage), source, look)
+    kept = [i for i in range(160) if i % 4 in (1, 2)]
+    assert manifest.kept_ids().tolist() == kept[:limit]
+    assert asked == [4, 16, 20][:waves]
+    asked.clear()
+    with_split = source.model_copy(update={"split": Split(**VAL)})
+    held = [i for i in kept if Part.of(Split(**VAL)).holds(np.array([i]))[0]]
+    assert (
+        build_manifest(files, index_files(files, None, source.storage), with_split, look).kept_ids().tolist()
+        == (held[:limit])
+    )
+
+
 def test_a_limit_and_a_split_read_nothing(tmp_path):
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet", row_group_size=10)
     data = bytearray((tmp_path / "a.parquet").read_bytes())

@@ -107,6 +107,7 @@ def test_frozen(section, key):
         ("source.storage.endpoint", "endpoint_url"),
         ("loader.prefetch", "prefetch_batches"),
         ("augment.recipes", "recipe"),
+        ("source.split.took", "take"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
@@ -347,6 +348,9 @@ def test_how_a_filter_is_written_and_parts_are_ordered_decides_nothing():
     parts = {"take": "b", "of": {"a": 0.5, "b": 0.25}}
     turned = {"take": "b", "of": {"b": 0.25, "a": 0.5}, "seed": 0}
     assert fingerprint(facts(split=parts)) == fingerprint(facts(split=turned))
+    long = "x in (" + ", ".join(map(str, range(10_000))) + ")"
+    assert len(facts(where=long)["where"]) < 300
+    assert facts(where=long) != facts(where=long + " or y")
     assert facts(limit=3) == {"seed": 0, "shuffle": "window", "limit": 3}  # states of data without filters keep
 
 
