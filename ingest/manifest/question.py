@@ -102,7 +102,6 @@ def ask(
                     values[name].update(new)
             end = int(wave[-1]) + 1
             if end < len(units) and enough is not None and not read and enough(Kept(kept[:end], bitmaps[:end])):
-                kept[end:] = 0
                 break
     classes = {name: _classes(name, found) for name, found in values.items()}
     return (None if question.where is None else Kept(kept, bitmaps)), classes
