@@ -20,6 +20,7 @@ from ingest.engine import cluster
 from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest, open_catalog
 from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
+from ingest.engine.trial import try_functions
 from ingest.errors import IngestError, PlanError
 from ingest.loader import state as states
 from ingest.loader.batch import Batch
@@ -75,6 +76,7 @@ class Loader:
         self._began, self._share, self._epochs = began, share, epochs
         self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
         gpu = cluster.uses_gpu(self.spec, have, self.world_size)
+        try_functions(self.spec.augment, gpu=gpu)
         listing = (
             self.spec.source,
             ray.get_runtime_context().get_job_id(),

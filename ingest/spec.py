@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from ingest.errors import SpecError
-from ingest.ops import RECIPES, Mix, Op, SpelledOp
+from ingest.ops import RECIPES, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp
 from ingest.predicate import parse
 
 Auto = Literal["auto"]
@@ -228,6 +228,12 @@ class Augment(Section):
     ops: tuple[SpelledOp, ...] | None = Field(
         None, description="instead of a recipe: a list such as [{random_resized_crop: {size: 224}}, flip]"
     )
+    function: SpelledFunction = Field(
+        None, description="instead: package.module:name, of (DALI images, numbers) to images; or {call, draws, size}"
+    )
+    numpy: SpelledNumpy = Field(
+        None, description="instead: package.module:name, of one image's (pixels, numbers) to pixels; on the CPU"
+    )
     column: str = Field("image", description="the output that holds encoded images")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="the GPU where Ray has enough of them")
     placement: Literal["actor", "trainer"] = Field("actor", description="in actors beside the trainer")
@@ -238,15 +244,29 @@ class Augment(Section):
 
     @model_validator(mode="after")
     def _one_of(self) -> Augment:
-        if self.recipe is not None and self.ops is not None:
-            raise ValueError("give recipe or ops, not both")
+        given = [name for name in ("recipe", "ops", "function", "numpy") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give {' or '.join(given)}, not both")
+        own = {type(op) for op in self.pipeline if isinstance(op, (Function, Numpy))}
+        if len(own) > 1:
+            raise ValueError("ops: function and numpy do not go together: DALI's graph has no place for NumPy")
+        if Numpy in own and self.device == "gpu":
+            raise ValueError("device: is gpu, and numpy functions run on the CPU: use device: cpu")
         _refuse("placement", self.placement, "trainer")
         return self
 
     @property
     def pipeline(self) -> tuple[Op, ...]:
         """The ops, whichever way they were given; empty when there is nothing to augment."""
-        return self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+        own = self.function or self.numpy
+        return (own,) if own else self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Where each op of the pipeline stands in the spec."""
+        if self.ops is not None:
+            return tuple(f"augment.ops.{i}.{op.name}" for i, op in enumerate(self.ops))
+        return tuple(f"augment.{op.name if self.recipe is None else 'recipe'}" for op in self.pipeline)
 
 
 class Batch(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,12 +16,14 @@ from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, finish
+from ingest.augment.functions import check_loads
 from ingest.augment.headers import Header, read_header
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import check, draws, fixed_shape, steps
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
+from ingest.ops import Function
 from ingest.spec import Augment
 
 CHUNK_ROWS = (
@@ -90,16 +92,22 @@ class Augmenter:
         self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
         if not self._ops:
             return
-        if device_id is None:
-            self._chunk = max(1, min(CHUNK_ROWS, -(-batch_rows // threads)))
-            self._all = [CpuWorker(self._ops, self._chunk) for _ in range(threads)]
-        else:
-            self._chunk = batch_rows
-            self._all = [DeviceWorker(self._ops, batch_rows, threads, device_id) for _ in range(_DEVICE_WORKERS)]
-        for worker in self._all:
+        check_loads(self._ops, spec.fields)
+        self._chunk = batch_rows if device_id is not None else max(1, min(CHUNK_ROWS, -(-batch_rows // threads)))
+        for worker in self._made(threads, device_id):
+            self._all.append(worker)
             worker.warm_up()
             self._workers.put(worker)
         self._pool = ThreadPoolExecutor(len(self._all), thread_name_prefix="augment")
+
+    def _made(self, threads: int, device_id: int | None) -> Iterator[Worker]:
+        ops = self._ops
+        if device_id is not None:
+            yield from (DeviceWorker(ops, self._chunk, threads, device_id) for _ in range(_DEVICE_WORKERS))
+        elif any(isinstance(op, Function) for op in ops):  # the user's nodes are DALI's: so is all the rest
+            yield from (DeviceWorker(ops, self._chunk, 1, None) for _ in range(threads))
+        else:
+            yield from (CpuWorker(ops, self._chunk) for _ in range(threads))
 
     def __call__(
         self,

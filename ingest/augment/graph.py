@@ -114,16 +114,19 @@ def _conditional(slots: Sequence[Slot], end: Finish, *, decode: bool) -> Any:
     """DALI rewrites this function: an `if` on a per-sample input splits the batch, and only its rows do the work."""
     device = "gpu" if Pipeline.current().device_id is not None else "cpu"
     images = _source(device, decode)
+    kept = []
     for i, slot in enumerate(slots):
         if i == 0:
             continue
         inputs = _inputs(slot, i)
+        if slot.kind == "function":  # it may leave its numbers alone, and DALI drops an input that leads nowhere
+            kept.append(inputs["numbers"])
         if slot.optional:
             if fn.external_source(name=f"on{i}", dtype=types.BOOL, ndim=0):
                 images = _step(slot, images, inputs, device)
         else:
             images = _step(slot, images, inputs, device)
-    return _finished(images, end)
+    return (_finished(images, end), *kept)
 
 
 @do_not_convert  # type: ignore[untyped-decorator]

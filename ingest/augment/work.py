@@ -18,7 +18,7 @@ from ingest.augment.kinds import KINDS, Input, Values
 from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import slots
 from ingest.errors import SampleError, StageError
-from ingest.ops import Op
+from ingest.ops import Function, Op
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class CpuWorker:
                 continue
             try:
                 self._render(pixels, job.plan, row, job.out)
+            except SampleError as error:  # a user's function
+                failures[row] = error
             except cv2.error as error:
                 failures[row] = SampleError(f"an image of {pixels.shape} that OpenCV cannot augment ({error.err})")
         return failures
@@ -87,6 +89,7 @@ class DeviceWorker:
 
     def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None) -> None:
         layout, end = slots(ops), finish(ops)
+        self._own = next((op.call for op in ops if isinstance(op, Function)), None)
         self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=True))
         self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=False))
         self._decode = CropDecoder(rows)
@@ -115,14 +118,14 @@ class DeviceWorker:
                 kept[row] = np.array(pixels)  # the decoder's memory is good until the next row only
         if kept:
             found = list(kept)
-            _store(job, found, self._uploaded({"pixels": list(kept.values()), **self._inputs(job, found)}))
+            self._store(job, found, self._uploaded({"pixels": list(kept.values()), **self._inputs(job, found)}))
         return failures
 
     def _run_direct(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
         if not rows:
             return {}
         try:
-            _store(job, rows, self._direct(self._encoded(job, rows)))
+            self._store(job, rows, self._direct(self._encoded(job, rows)))
         except RuntimeError as error:
             return self._one_by_one(job, rows, error)
         return {}
@@ -131,7 +134,7 @@ class DeviceWorker:
         failures: dict[int, SampleError] = {}
         for row in rows:
             try:
-                _store(job, [row], self._direct(self._encoded(job, [row])))
+                self._store(job, [row], self._direct(self._encoded(job, [row])))
             except RuntimeError as bad:
                 header, data = job.headers[row], job.encoded[row]
                 assert header is not None
@@ -167,6 +170,27 @@ class DeviceWorker:
                 inputs[f"{each.name}{i}"] = made
         return inputs
 
+    def _store(self, job: Job, rows: list[int], results: Any) -> None:
+        host = results.as_cpu()
+        if self._own is not None:
+            self._check_own(job, host)
+        if job.out.dtype != object:
+            job.out[rows] = np.asarray(host.as_tensor())
+        else:
+            for i, row in enumerate(rows):
+                job.out[row] = np.array(host[i])
+
+    def _check_own(self, job: Job, host: Any) -> None:
+        """Refuses what a user's function should not have returned."""
+        for made in (np.asarray(host[i]) for i in range(len(host))):
+            wanted = job.out.shape[1:] if job.out.dtype != object else (*made.shape[:2], 3)
+            if made.shape != wanted or job.out.dtype not in (object, made.dtype):
+                raise StageError(
+                    f"'{self._own}' returned images that end as {made.dtype} {made.shape}, and {wanted} is expected",
+                    stage="augment",
+                    hint="Give the op the size that it returns; images are uint8 (height, width, 3)",
+                )
+
 
 def _sparse(each: Input, values: Values, on: NDArray[np.bool_]) -> list[NDArray[Any]]:
     made = iter(each.of(values[on]))
@@ -186,12 +210,3 @@ def crops(decode: CropDecoder, job: Job, rows: Sequence[int]) -> Iterator[tuple[
             if row in job.whole:
                 y, x, height, width = job.plan.windows[row].tolist()
                 yield row, job.whole[row][y : y + height, x : x + width]
-
-
-def _store(job: Job, rows: list[int], results: Any) -> None:
-    host = results.as_cpu()
-    if job.out.dtype != object:
-        job.out[rows] = np.asarray(host.as_tensor())
-    else:
-        for i, row in enumerate(rows):
-            job.out[row] = np.array(host[i])

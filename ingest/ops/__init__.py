@@ -24,6 +24,7 @@ from ingest.ops.geometry import (
 from ingest.ops.mix import Cutmix, Mix, Mixup
 from ingest.ops.policy import AutoAugment, RandAugment, TrivialAugment
 from ingest.ops.texture import GaussianBlur, GaussianNoise, JpegDistortion, Sharpness
+from ingest.ops.user import Function, Numpy, User
 
 Op = OpBase
 _CLASSES: tuple[type[OpBase], ...] = (
@@ -31,6 +32,7 @@ _CLASSES: tuple[type[OpBase], ...] = (
     *(ColorJitter, Grayscale, Posterize, Solarize, Equalize, Autocontrast, Invert),
     *(Sharpness, GaussianBlur, GaussianNoise, JpegDistortion),
     *(TrivialAugment, RandAugment, AutoAugment),
+    *(Function, Numpy),
     *(Normalize, Cast, Transpose),
     *(Mixup, Cutmix),
 )
@@ -62,6 +64,20 @@ SpelledOp = Annotated[SerializeAsAny[OpBase], BeforeValidator(parse_op, json_sch
 """An op in a spec: `flip`, or `{flip: {probability: 0.5}}`."""
 
 
+def _one_of(kind: type[User]) -> Any:
+    """A field that holds the parameters of one op, or the name of its function."""
+
+    def parsed(value: Any) -> Any:
+        inside = isinstance(value, dict) and list(value) == [kind.name]
+        return value if value is None or isinstance(value, kind) else parse_op(value if inside else {kind.name: value})
+
+    return BeforeValidator(parsed, json_schema_input_type=kind | str | None)
+
+
+SpelledFunction = Annotated[Function | None, _one_of(Function)]
+SpelledNumpy = Annotated[Numpy | None, _one_of(Numpy)]
+
+
 def output_bytes(ops: tuple[Op, ...]) -> int:
     """Bytes of one image after the ops; a guess of 256 x 256 where they leave the size open."""
     height = width = 256
@@ -90,6 +106,7 @@ __all__ = [
     "Equalize",
     "Erase",
     "Flip",
+    "Function",
     "GaussianBlur",
     "GaussianNoise",
     "Grayscale",
@@ -98,6 +115,7 @@ __all__ = [
     "Mix",
     "Mixup",
     "Normalize",
+    "Numpy",
     "Op",
     "OpBase",
     "Pad",
@@ -111,9 +129,12 @@ __all__ = [
     "Rotate",
     "Sharpness",
     "Solarize",
+    "SpelledFunction",
+    "SpelledNumpy",
     "SpelledOp",
     "Transpose",
     "TrivialAugment",
+    "User",
     "output_bytes",
     "parse_op",
     "sides",

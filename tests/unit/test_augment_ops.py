@@ -118,7 +118,7 @@ def test_the_gpu_graph_of_every_op_is_defined_without_a_gpu(name):
 
 def test_every_op_has_a_planner_or_is_an_end_and_every_kind_a_reference():
     assert set(OPS.values()) - set(PLANNERS) == {Normalize, Cast, Transpose, Mixup, Cutmix}
-    assert set(KINDS) == set(reference.STEPS) == set(reference.TOLERANCE)
+    assert set(KINDS) - {"function", "numpy"} == set(reference.STEPS) == set(reference.TOLERANCE)
 
 
 @pytest.mark.parametrize("name", PIXEL_CASES)

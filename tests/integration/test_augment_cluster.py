@@ -1,0 +1,55 @@
+"""Mixing and users' functions on a real cluster."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import own_functions
+import pytest
+import ray
+
+import ingest
+from ingest.errors import SpecError
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.mark.slow
+def test_mixed_samples_do_not_depend_on_the_world(pictures):
+    ops = [{"resize": {"size": 16}}, {"mixup": {"num_classes": 240}}, {"cutmix": {"num_classes": 240, "p": 0.5}}]
+
+    def rows(world):
+        values = {
+            "source": {"path": str(pictures)},
+            "order": {"lanes": 8, "interleave": 2, "seed": 3},
+            "augment": {"ops": ops, "device": "cpu"},
+            "batch": {"global_size": 64},
+        }
+        ranks = [ingest.Loader(values, rank=r, world_size=world, epochs=1, cache_dir=None) for r in range(world)]
+        found = {}
+        try:
+            for rank in ranks:
+                for batch in rank:
+                    for i, sample in enumerate(batch["sample_id"].tolist()):
+                        found[sample] = (batch["image"][i].copy(), batch["label"][i].copy())
+        finally:
+            for rank in ranks:
+                rank.close()
+        return found
+
+    one, two = rows(1), rows(2)
+    assert one.keys() == two.keys()
+    assert len(one) == 192
+    assert all(np.array_equal(one[key][0], two[key][0]) for key in one)
+    assert all(np.array_equal(one[key][1], two[key][1]) for key in one)
+    assert all(abs(label.sum() - 1) < 1e-6 for _, label in one.values())
+    assert sum((label > 0).sum() > 1 for _, label in one.values()) > 150
+
+
+def test_a_function_is_tried_before_anything_is_launched(pictures):  # D15
+    values = {"source": {"path": str(pictures)}, "augment": {"numpy": "own_functions:locked", "device": "cpu"}}
+    with pytest.raises(SpecError, match=r"augment\.numpy: 'own_functions:locked' cannot be"):
+        ingest.Loader(values, rank=0, world_size=1, cache_dir=None)
+    assert own_functions.__name__ in sys.modules
+    assert ray.is_initialized()
