@@ -26,6 +26,7 @@ from ingest.loader import state as states
 from ingest.loader.batch import Batch
 from ingest.loader.convert import converter
 from ingest.loader.prefetch import Prefetcher, Timings
+from ingest.loader.ragged import shape
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
@@ -38,6 +39,8 @@ from ingest.spec import Spec
 CACHE_DIR = Path.home() / ".cache" / "ingest"
 STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
 PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
+PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
+ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
 READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
 
 
@@ -142,6 +145,7 @@ class Loader:
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             reader_cpus=spec.read.cpus,
             budget_bytes=int(window_bytes * READ_AHEAD),
+            arranged=self._arranged(),
             epochs=self._epochs,
             depth=self._depth(),
         )
@@ -155,6 +159,12 @@ class Loader:
             rows=manifest.rows,
         )
 
+    def _arranged(self) -> bool:
+        """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
+        manifest = self._found.manifest
+        row_bytes = int(self._sizes.memory.sum()) // max(1, manifest.rows)
+        return not self.spec.augment.pipeline and row_bytes <= ARRANGED_ROW_BYTES
+
     def _depth(self) -> int:
         """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
         if self.spec.loader.prefetch_batches != "auto":
@@ -163,7 +173,9 @@ class Loader:
         ops = self.spec.augment.pipeline
         row_bytes = output_bytes(ops) if ops else int(self._sizes.memory.sum()) // max(1, manifest.rows)
         busy = CALLS_AT_A_TIME * self.spec.augment.actors_per_trainer + 2 if ops else PREFETCH_LEAST
-        return max(busy, min(PREFETCH_MOST, PREFETCH_BYTES // max(1, row_bytes * rows)))
+        batch_bytes = max(1, row_bytes * rows)
+        small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
+        return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
 
     # -- iteration -----------------------------------------------------------------------------------------------------
 
@@ -220,7 +232,7 @@ class Loader:
         elif self._position == 0:
             self._epoch_gaps_s.append(self._timings.waits_s[-1])
         self._samples += batch.valid_rows
-        self._invalid += len(batch.positions) - batch.valid_rows
+        self._invalid += len(batch["sample_id"]) - batch.valid_rows
         self._steps_taken += 1
 
     def _start(self) -> Prefetcher:
@@ -233,16 +245,19 @@ class Loader:
     def _finish(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> Batch:
         """In the prefetching thread: the arrays of a batch, with ids, in the trainer's framework."""
         info, arrays = fetched
-        arrays = {**arrays, "sample_id": info.sample_ids}
+        arrays = shape(arrays, self.spec.batch.ragged)
+        rows = len(arrays["sample_id"])
         if self._share.last != "drop":
-            arrays["valid"] = np.arange(len(info.sample_ids)) < info.valid_rows
+            arrays["valid"] = np.arange(rows) < info.valid_rows
         return Batch.make(
             self._convert(arrays),
             epoch=info.epoch,
             after=info.after,
             ends_epoch=info.ends_epoch,
-            positions=info.positions,
             valid_rows=info.valid_rows,
+            runs=info.runs,
+            lanes=self._order.lanes,
+            fill=info.fill,
         )
 
     # -- position ------------------------------------------------------------------------------------------------------
@@ -308,7 +323,7 @@ class Loader:
             "wait_p99_s": float(np.quantile(waits, 0.99)),
             "waiting_fraction": measured.waiting_fraction,
             "ready_batches": self._prefetcher.occupancy() if self._prefetcher else 0,
-            "loader_cpu_s": self._timings.cpu_s,
+            "loader_cpu_s": self._timings.cpu_s + self._feed.submit_cpu_s,
             "peak_rss_bytes": peak_rss_bytes() + self._feed.peak_rss_bytes(),
             "manifest_s": self._found.seconds,
             "lanes": self._order.lanes,

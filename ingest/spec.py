@@ -277,6 +277,10 @@ class Batch(Section):
     last: Literal["drop", "pad", "keep"] = Field(
         "drop", description="the rows that do not fill a global batch: left out, filled up, or a smaller batch"
     )
+    ragged: Literal["arrays", "padded", "offsets"] = Field(
+        "arrays",
+        description="lists of any length: an array a row; padded with NAME_length; or all values with NAME_offsets",
+    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Batch:

@@ -138,8 +138,8 @@ def _column(pieces: Pieces, name: str) -> NDArray[Any]:
             places.append(first + here)
         first += len(rows)
     if not parts:  # no rows: the dtype is the type's all the same
-        return _array(_picked(pa.array([], kind), np.zeros(0, np.int64)), name)
-    values = _array(parts[0] if len(parts) == 1 else pa.concat_arrays(parts), name)
+        return to_numpy(_picked(pa.array([], kind), np.zeros(0, np.int64)), name)
+    values = to_numpy(parts[0] if len(parts) == 1 else pa.concat_arrays(parts), name)
     out = np.empty_like(values)
     out[np.concatenate(places)] = values
     return out
@@ -155,11 +155,15 @@ def _picked(chunk: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
     return picked.dictionary_decode() if pt.is_dictionary(picked.type) else picked
 
 
-def _array(array: pa.Array, name: str) -> NDArray[Any]:
-    """An Arrow array as NumPy, possibly a read-only view; `collate` states the rule for each type."""
+def to_numpy(array: pa.Array, name: str) -> NDArray[Any]:
+    """An Arrow array as NumPy, possibly a read-only view; `collate` states the rule for each type.
+
+    Raises:
+        ReadError: a null where NumPy has none.
+    """
     kind = array.type
     if isinstance(kind, pa.ExtensionType | pa.BaseExtensionType):
-        values = _array(array.storage, name)
+        values = to_numpy(array.storage, name)
         shape = getattr(kind, "shape", None)  # a fixed-shape tensor
         return values.reshape(len(array), *shape) if shape and values.ndim == 2 else values
     if _is_plain(kind):
@@ -172,9 +176,14 @@ def _array(array: pa.Array, name: str) -> NDArray[Any]:
         return plain.astype(kind.to_pandas_dtype(), copy=False) if pt.is_floating(kind) else plain
     if pt.is_fixed_size_list(kind):
         return _fixed_lists(array, name)
-    if (pt.is_list(kind) or pt.is_large_list(kind)) and _is_plain(kind.value_type):
+    if is_plain_list(kind):
         return _lists(array, name)
     return _objects(array.to_pylist())
+
+
+def is_plain_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list of any length whose values NumPy has a dtype for."""
+    return bool(pt.is_list(kind) or pt.is_large_list(kind)) and _is_plain(kind.value_type)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -193,11 +202,11 @@ def _fixed_lists(array: pa.FixedSizeListArray, name: str) -> NDArray[Any]:
     inner = array.values.slice(array.offset * size, len(array) * size)
     if missing is not None:  # what stands under a null row is undefined, and may be null itself
         keep = np.flatnonzero(~np.repeat(missing, size))
-        found = _array(inner.take(pa.array(keep)), name)
+        found = to_numpy(inner.take(pa.array(keep)), name)
         values = np.full((len(inner), *found.shape[1:]), None if found.dtype == object else np.nan, found.dtype)
         values[keep] = found
     else:
-        values = _array(inner, name)
+        values = to_numpy(inner, name)
     return values.reshape(len(array), size, *values.shape[1:])
 
 
@@ -210,7 +219,7 @@ def _holds_nulls(kind: pa.DataType) -> bool:
 
 def _lists(array: pa.ListArray | pa.LargeListArray, name: str) -> NDArray[np.object_]:
     ends = array.offsets.to_numpy()
-    values = np.array(_array(array.values.slice(int(ends[0]), int(ends[-1] - ends[0])), name))
+    values = np.array(to_numpy(array.values.slice(int(ends[0]), int(ends[-1] - ends[0])), name))
     cuts = (ends - ends[0]).tolist()
     rows: list[NDArray[Any] | None] = [values[a:b] for a, b in itertools.pairwise(cuts)]
     if array.null_count:

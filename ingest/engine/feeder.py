@@ -7,11 +7,12 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
@@ -22,10 +23,10 @@ from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job, Taken
 from ingest.engine.segment import Delivery, Segment
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
-from ingest.plan.lanes import positions
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
 from ingest.plan.schedule import Schedule, Step
+from ingest.read.arranged import read_arranged
 from ingest.read.parquet import Piece, read_window
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
@@ -60,10 +61,19 @@ class _OpenRead:
 class _OpenWindow:
     read: _OpenRead
     window: Window
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # table rows and ids by place; made when first used
+    start: int  # in the read's table, where that is arranged
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # else table rows and ids by place, when first used
 
 
-_Part = tuple[_OpenRead, NDArray[np.int64], NDArray[np.int64]]  # a read, rows of its table, their sample ids
+class _Part(NamedTuple):
+    """Rows of a read's table, and their sample ids (none where the table holds them)."""
+
+    read: _OpenRead
+    rows: NDArray[np.int64] | slice
+    ids: NDArray[np.int64]
+
+
+_NO_IDS = np.zeros(0, np.int64)
 
 
 class _Restarted(Exception):  # noqa: N818 - a signal, not an error
@@ -209,8 +219,8 @@ class Feeder:
             held = _OpenRead(next(self._keys), read, delivery, read.memory_bytes(schedule.layout, self._sizes))
             self._open[held.key] = held
             opened.append(held)
-            for window in read.windows:
-                epoch.windows[window.lane, window.window] = _OpenWindow(held, window)
+            for window, begin in zip(read.windows, read.window_starts(schedule.layout), strict=True):
+                epoch.windows[window.lane, window.window] = _OpenWindow(held, window, begin)
             # Kept until the last batch made from it has been received, in case its augmentation must be done again.
             heapq.heappush(self._expiring, (epoch.first_step + read.last_step + self._config.depth, held.key, held))
             self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
@@ -219,7 +229,7 @@ class Feeder:
             [held.held_bytes for held in opened], [epoch.first_step + held.read.first_step for held in opened]
         )
         segment = Segment(
-            [self._call(held) for held in opened],
+            [self._call(schedule.layout, held) for held in opened],
             [held.delivery for held in opened],
             stretch,
             self._flow,
@@ -230,7 +240,7 @@ class Feeder:
         self._segments.append(segment)
         segment.start()
 
-    def _call(self, held: _OpenRead) -> Call:
+    def _call(self, layout: EpochLayout, held: _OpenRead) -> Call:
         manifest, units = self._manifest, self._manifest.units
         pieces = tuple(
             Piece(
@@ -240,8 +250,14 @@ class Feeder:
             )
             for unit, rows in held.read.units.items()
         )
-        args = (pieces, manifest.schema, manifest.columns, self._config.storage, self._config.fill, manifest.classes)
-        return Call(read_window, args, held.delivery.expected_rows, held.held_bytes)
+        function: Callable[..., pa.Table] = read_window
+        storage, fill = self._config.storage, self._config.fill
+        args: tuple[Any, ...] = (pieces, manifest.schema, manifest.columns, storage, fill, manifest.classes)
+        if self._config.arranged:
+            read, first_ids = held.read, manifest.unit_first_id[list(held.read.units)].tolist()
+            args = (read.arrangement(layout), tuple(read.units.values()), first_ids, function, *args)
+            function = read_arranged
+        return Call(function, args, held.delivery.expected_rows, held.held_bytes)
 
     # -- assembling ----------------------------------------------------------------------------------------------------
 
@@ -252,45 +268,37 @@ class Feeder:
         parts = list(self._rows(epoch, step))
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
-        taken = self._dispatch(number, step, parts, self._info(epoch, step, parts, waited))
+        info = BatchInfo(
+            epoch=step.epoch,
+            after=step.after,
+            ends_epoch=step.index + 1 == epoch.schedule.steps,
+            valid_rows=step.valid_rows,
+            runs=step.runs,
+            fill=step.fill,
+            read_wait_s=waited,
+        )
+        taken = self._dispatch(number, step, parts, info.pack())
         self._expire(number)
         self._extend()
         return taken
 
-    def _info(self, epoch: _Epoch, step: Step, parts: list[_Part], waited_s: float) -> bytes:
-        runs = step.runs
-        lane_rows = np.concatenate([np.arange(s, s + c) for s, c in zip(runs.start, runs.count, strict=True)])
-        places = positions(np.repeat(runs.lane, runs.count), lane_rows, self._config.order.lanes)
-        ids = np.concatenate([ids for _, _, ids in parts])
-        return BatchInfo(
-            epoch=step.epoch,
-            step=step.index,
-            after=step.after,
-            ends_epoch=step.index + 1 == epoch.schedule.steps,
-            sample_ids=ids if step.fill is None else ids[step.fill],
-            positions=places if step.fill is None else places[step.fill],
-            valid_rows=step.valid_rows,
-            read_wait_s=waited_s,
-        ).pack()
-
     def _dispatch(self, number: int, step: Step, parts: list[_Part], info: bytes) -> Taken:
-        """Hand over the tables that the next taker has not seen, then the job."""
+        """The job, once the tables that its taker has not seen are on their way."""
         turn = number % max(1, len(self._augmenters))
         drops, self._drops[turn] = self._drops[turn], []
         job = _job(step, parts, drops).pack()
-        new = {held.key: held for held, _, _ in parts if turn not in held.given}
+        new = {part.read.key: part.read for part in parts if turn not in part.read.given}
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
         for held in new.values():
             held.given.add(turn)
         if not self._augmenters:
-            return Taken(info, job=job, tables=tuple(tables))
-        actor = self._augmenters[turn]
+            return Taken(info, job, -1, tuple(tables))
         for key, blocks in tables:
-            actor.hold.options(concurrency_group="hold").remote(key, *blocks)
-        return Taken(info, actor.augment.remote(job))
+            self._augmenters[turn].hold.options(concurrency_group="hold").remote(key, *blocks)
+        return Taken(info, job, turn)
 
     def _rows(self, epoch: _Epoch, step: Step) -> Iterator[_Part]:
-        """(read, rows of its table, sample ids) for each run of the step, windows awaited as they come."""
+        """The rows of each run of the step, windows awaited as they come."""
         layout = epoch.schedule.layout
         runs = step.runs
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
@@ -298,13 +306,21 @@ class Feeder:
             at, end = start, start + count
             while at < end:
                 number = int(np.searchsorted(starts, at, side="right")) - 1
+                first = int(starts[number])
                 until = min(end, int(starts[number + 1]))
                 opened = self._await(epoch, lane, number)
-                if opened.rows is None:
-                    opened.rows = opened.read.read.window_rows(layout, self._manifest.sample_ids, opened.window)
-                inside = slice(at - int(starts[number]), until - int(starts[number]))
-                yield opened.read, opened.rows[0][inside], opened.rows[1][inside]
+                if self._config.arranged:
+                    begin = opened.start - first
+                    yield _Part(opened.read, slice(at + begin, until + begin), _NO_IDS)
+                else:
+                    rows, ids = self._window_rows(layout, opened)
+                    yield _Part(opened.read, rows[at - first : until - first], ids[at - first : until - first])
                 at = until
+
+    def _window_rows(self, layout: EpochLayout, opened: _OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if opened.rows is None:
+            opened.rows = opened.read.read.window_rows(layout, self._manifest.sample_ids, opened.window)
+        return opened.rows
 
     def _await(self, epoch: _Epoch, lane: int, window: int) -> _OpenWindow:
         generation = self._generation
@@ -362,15 +378,18 @@ class Feeder:
 
 def _job(step: Step, parts: list[_Part], drops: list[int]) -> Job:
     """The rows of a step, those that repeat included, as runs of rows of one table each."""
-    sample_ids = np.concatenate([ids for _, _, ids in parts])
-    lanes = np.repeat(step.runs.lane, step.runs.count)
+    sample_ids = np.concatenate([part.ids for part in parts])
+    lanes = np.repeat(step.runs.lane, step.runs.count) if len(sample_ids) else _NO_IDS
     if step.fill is None:
-        gathers = tuple(Gather(held.key, rows) for held, rows, _ in parts)
+        gathers = tuple(Gather(part.read.key, part.rows) for part in parts)
         return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops))
-    part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows, _ in parts])[step.fill]
-    rows = np.concatenate([rows for _, rows, _ in parts])[step.fill]
+    listed = [np.arange(p.rows.start, p.rows.stop) if isinstance(p.rows, slice) else p.rows for p in parts]
+    part = np.repeat(np.arange(len(parts)), [len(rows) for rows in listed])[step.fill]
+    rows = np.concatenate(listed)[step.fill]
     cuts = np.flatnonzero(np.diff(part)) + 1
     runs = zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True)
-    gathers = tuple(Gather(parts[index][0].key, run) for index, run in runs)
-    lanes = np.where(np.arange(len(step.fill)) < step.valid_rows, lanes[step.fill], -1)
-    return Job(step.epoch, gathers, sample_ids[step.fill], lanes, tuple(drops))
+    gathers = tuple(Gather(parts[index].read.key, run) for index, run in runs)
+    if len(sample_ids):
+        sample_ids = sample_ids[step.fill]
+        lanes = np.where(np.arange(len(step.fill)) < step.valid_rows, lanes[step.fill], -1)
+    return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
 from ingest.plan.schedule import Share
 from ingest.spec import Storage
+
+_LISTED = -1  # in place of a slice's start: the rows follow one by one
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class FeedConfig:
         first_readers: the same until the first has arrived.
         reader_cpus: CPUs of each.
         budget_bytes: encoded bytes that reads may hold.
+        arranged: reads put their rows into the order of delivery, with their ids: for rows that the loader collates.
         epochs: the epoch after the last one to read; None when there is no last.
         depth: batches that may be asked for and not yet received.
     """
@@ -39,6 +43,7 @@ class FeedConfig:
     first_readers: int
     reader_cpus: float
     budget_bytes: int
+    arranged: bool
     epochs: int | None
     depth: int
 
@@ -49,11 +54,11 @@ class Gather:
 
     Attributes:
         key: the read's table, as it was handed over.
-        rows: int64 (n,), rows of that table.
+        rows: int64 (n,), rows of that table; or a slice, of a table that is arranged in the order of delivery.
     """
 
     key: int
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64] | slice
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,8 @@ class Job:
     Attributes:
         epoch: the epoch; also the pass that keys random numbers.
         gathers: where the rows lie, in batch order.
-        sample_ids: int64 (rows,).
-        lanes: int64 (rows,), each row's lane; -1 where a row only fills up.
+        sample_ids: int64 (rows,); empty where the tables hold them.
+        lanes: int64 (rows,), each row's lane; -1 where a row only fills up. Empty where the tables hold the ids.
         drops: keys of tables that no later job needs.
     """
 
@@ -76,15 +81,19 @@ class Job:
 
     def pieces(self, tables: Mapping[int, pa.Table]) -> list[tuple[pa.Table, NDArray[np.int64]]]:
         """The rows as (table, rows of it), zero copy."""
-        return [(tables[gather.key], gather.rows) for gather in self.gathers]
+        return [(tables[gather.key], _listed(gather.rows)) for gather in self.gathers]
 
     def pack(self) -> bytes:
         """As bytes, which Ray passes on as they are; pickling the same costs more than the rest of the call."""
         head = [self.epoch, len(self.gathers), len(self.sample_ids), len(self.drops), *self.drops]
+        listed = []
         for gather in self.gathers:
-            head += [gather.key, len(gather.rows)]
-        arrays = [np.array(head, np.int64), self.sample_ids, self.lanes, *(gather.rows for gather in self.gathers)]
-        return np.concatenate(arrays).tobytes()
+            if isinstance(gather.rows, slice):
+                head += [gather.key, gather.rows.start, gather.rows.stop]
+            else:
+                head += [gather.key, _LISTED, len(gather.rows)]
+                listed.append(gather.rows)
+        return np.concatenate([np.array(head, np.int64), self.sample_ids, self.lanes, *listed]).tobytes()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Job:
@@ -93,30 +102,36 @@ class Job:
         epoch, count, rows, dropped = values[:4].tolist()
         at = 4 + dropped
         drops = tuple(values[4:at].tolist())
-        shapes = values[at : at + 2 * count].reshape(count, 2).tolist()
-        at += 2 * count
+        shapes = values[at : at + 3 * count].reshape(count, 3).tolist()
+        at += 3 * count
         sample_ids, lanes, at = values[at : at + rows], values[at + rows : at + 2 * rows], at + 2 * rows
         gathers = []
-        for key, length in shapes:
-            gathers.append(Gather(key, values[at : at + length]))
-            at += length
+        for key, start, stop in shapes:
+            if start == _LISTED:
+                gathers.append(Gather(key, values[at : at + stop]))
+                at += stop
+            else:
+                gathers.append(Gather(key, slice(start, stop)))
         return cls(epoch, tuple(gathers), sample_ids, lanes, drops)
 
 
-@dataclass(frozen=True)
-class Taken:
+def _listed(rows: NDArray[np.int64] | slice) -> NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
+
+
+class Taken(NamedTuple):
     """What the feeder answers for one step.
 
     Attributes:
         info: packed `BatchInfo`.
-        result: the reference of the batch's arrays; None when there is nothing to augment.
-        job: then, the packed job.
-        tables: and the blocks of each table that the job is the first to need, by key.
+        job: packed `Job`.
+        turn: the augmentation actor that the job is for; -1 where there is nothing to augment.
+        tables: then, the blocks of each table that the job is the first to need, by key.
     """
 
     info: bytes
-    result: Any = None
-    job: bytes | None = None
+    job: bytes
+    turn: int
     tables: tuple[tuple[int, list[Any]], ...] = ()
 
 
@@ -125,34 +140,38 @@ class BatchInfo:
     """What travels beside a batch.
 
     Attributes:
-        epoch, step: of the schedule it belongs to; `step` counts from the schedule's start.
+        epoch: of the schedule it belongs to.
         after: the position in the epoch once this step is taken by all ranks.
         ends_epoch: whether it is the epoch's last.
-        sample_ids: int64 (rows,).
-        positions: int64 (rows,), each row's place in the epoch.
         valid_rows: rows that count; later ones repeat a row.
+        runs: the lanes' rows that it delivers.
+        fill: int64 (rows,), which of them stands at each place; None when each stands once.
         read_wait_s: duration, how long the feeder waited for blocks of this batch.
     """
 
     epoch: int
-    step: int
     after: int
     ends_epoch: bool
-    sample_ids: NDArray[np.int64]
-    positions: NDArray[np.int64]
     valid_rows: int
+    runs: LaneRows
+    fill: NDArray[np.int64] | None = None
     read_wait_s: float = 0.0
 
     def pack(self) -> bytes:
         """As bytes; see `Job.pack`."""
         wait_us = round(self.read_wait_s * 1e6)
-        head = [self.epoch, self.step, self.after, int(self.ends_epoch), self.valid_rows, wait_us]
-        return np.concatenate([np.array(head, np.int64), self.sample_ids, self.positions]).tobytes()
+        head = [self.epoch, self.after, int(self.ends_epoch), self.valid_rows, wait_us, len(self.runs.lane)]
+        fill = () if self.fill is None else (self.fill,)
+        return np.concatenate(
+            [np.array(head, np.int64), self.runs.lane, self.runs.start, self.runs.count, *fill]
+        ).tobytes()
 
     @classmethod
     def unpack(cls, packed: bytes) -> BatchInfo:
         """The inverse of `pack`; arrays are read-only views."""
         values = np.frombuffer(packed, np.int64)
-        epoch, step, after, ends_epoch, valid_rows, wait_us = values[:6].tolist()
-        sample_ids, positions = values[6:].reshape(2, -1)
-        return cls(epoch, step, after, bool(ends_epoch), sample_ids, positions, valid_rows, wait_us / 1e6)
+        epoch, after, ends_epoch, valid_rows, wait_us, runs = values[:6].tolist()
+        until = 6 + 3 * runs
+        fill = values[until:] if len(values) > until else None
+        lane, start, count = values[6:until].reshape(3, runs)
+        return cls(epoch, after, bool(ends_epoch), valid_rows, LaneRows(lane, start, count), fill, wait_us / 1e6)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, cast
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import ray
@@ -14,11 +18,14 @@ from ingest.engine import cluster
 from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
 from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
 from ingest.errors import IngestError, StageError
+from ingest.loader.arranged import Arranged, join
 from ingest.manifest.model import Manifest
+from ingest.read.arranged import SAMPLE_ID
 from ingest.spec import Spec
 
 FOREVER = -1
 CLOSE_S = 10.0
+_Dispatched: TypeAlias = list[tuple[Taken | IngestError | None, ray.ObjectRef | None]]
 
 
 class RankFeed:
@@ -35,7 +42,13 @@ class RankFeed:
     def __init__(self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int) -> None:
         self._rank, self._generation = rank, 0
         self._manifest: Manifest | None = None
+        self._arranged = False
         self._tables: dict[int, pa.Table] = {}
+        self._opened: dict[int, Arranged] = {}
+        self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
+        self.submit_cpu_s = 0.0  # processor time of the submitting thread
+        # A daemon, since a pool's threads are waited for when the interpreter ends, however long the feed takes.
+        threading.Thread(target=self._submit, name="ingest-submit", daemon=True).start()
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
         name = f"feeder-{rank}-{uuid.uuid4().hex}"
         self._feeder = (
@@ -61,7 +74,7 @@ class RankFeed:
 
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
         """Tell the feeder what there is and how to feed; before the first `start`."""
-        self._manifest = manifest
+        self._manifest, self._arranged = manifest, config.arranged
         configure = self._feeder.configure.options(concurrency_group="control")
         self._get(configure.remote(manifest_ref, config, self._augmenters))
 
@@ -69,36 +82,63 @@ class RankFeed:
         """Turn to a position; tickets of before give nothing any more."""
         self._generation += 1
         self._tables.clear()
+        self._opened.clear()
         start = self._feeder.start.options(concurrency_group="control")
         self._get(start.remote(self._generation, epoch, position))
 
-    def request(self, count: int) -> ray.ObjectRef:
-        return self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
+    def request(self, count: int) -> Future[_Dispatched]:
+        """Ask for the next batches. Their jobs go to the augmentation actors as soon as the feeder names them."""
+        taken = self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
+        ticket: Future[_Dispatched] = Future()
+        self._asked.put((taken, ticket))
+        return ticket
 
-    def fetch(self, ticket: ray.ObjectRef) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
+    def fetch(self, ticket: Future[_Dispatched]) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
         """Wait for a ticket's batches, one after the other; fewer than asked for at the end.
 
         Raises:
             IngestError: the error of the stage that failed, with file and row where a sample is bad.
         """
-        for taken in self._get(ticket):
+        for taken, result in ticket.result():
             if taken is None:
                 return
             if isinstance(taken, IngestError):
                 raise taken
-            yield BatchInfo.unpack(taken.info), self._arrays(taken)
+            job = Job.unpack(taken.job)
+            arrays = self._join(taken, job) if result is None else {**self._get(result), SAMPLE_ID: job.sample_ids}
+            yield BatchInfo.unpack(taken.info), arrays
 
-    def _arrays(self, taken: Taken) -> dict[str, Any]:
-        if taken.job is None:
-            return cast("dict[str, Any]", self._get(taken.result))
-        job = Job.unpack(taken.job)
+    def _submit(self) -> None:
+        """In a thread: this process owns the results, so that they outlive the feeder that named them."""
+        while (asked := self._asked.get()) is not None:
+            taken, ticket = asked
+            try:
+                ticket.set_result([(each, self._augmented(each)) for each in self._get(taken)])
+            except BaseException as error:  # noqa: BLE001 - raised where the ticket is fetched
+                ticket.set_exception(error)
+            self.submit_cpu_s = time.thread_time()
+
+    def _augmented(self, taken: Taken | IngestError | None) -> ray.ObjectRef | None:
+        if not isinstance(taken, Taken) or taken.turn < 0:
+            return None
+        return self._augmenters[taken.turn].augment.remote(taken.job)
+
+    def _join(self, taken: Taken, job: Job) -> dict[str, Any]:
+        """The rows of a batch that nobody augments, out of the tables that the feeder has sent so far."""
         for key, refs in taken.tables:
             blocks = self._get(refs)
-            self._tables[key] = blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks)
-        arrays = collate(job.pieces(self._tables))
+            table = blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks)
+            self._tables[key] = table
+            if self._arranged:
+                self._opened[key] = Arranged(table)
+        if self._arranged and all(isinstance(gather.rows, slice) for gather in job.gathers):
+            arrays = join([(self._opened[gather.key], cast("slice", gather.rows)) for gather in job.gathers])
+        else:
+            arrays = collate(job.pieces(self._tables))
         for key in job.drops:
             self._tables.pop(key, None)
-        return arrays
+            self._opened.pop(key, None)
+        return arrays if self._arranged else {**arrays, SAMPLE_ID: job.sample_ids}
 
     def counters(self) -> dict[str, float]:
         """The feeder's and the augmentation actors' totals."""
@@ -117,6 +157,7 @@ class RankFeed:
 
     def close(self) -> None:
         """End the actors; the feeder first, since it would send more. Ray reports tasks that end with their actor."""
+        self._asked.put(None)
         cluster.kill(self._feeder)
         cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
         cluster.kill(*self._augmenters)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ingest.plan.lanes import LaneRows
+
 
 class Batch(dict[str, Any]):
     """A dict of output names to arrays, always with `sample_id` (int64), and `valid` (bool) where rows may be padded.
@@ -18,28 +20,28 @@ class Batch(dict[str, Any]):
         epoch: the epoch it belongs to.
         after: the position in the epoch once this batch is taken by all ranks.
         ends_epoch: whether it is the epoch's last.
-        positions: int64 (rows,), each row's place in the epoch's sequence, whatever the world and the batch size.
+        runs: the runs of rows, lane by lane, that it delivers.
+        lanes: of the epoch.
+        fill: int64 (rows,), which of the runs' rows stands at each place; None when each stands once.
         valid_rows: rows that count; `valid` is False for the others.
     """
 
     epoch: int
     after: int
     ends_epoch: bool
-    positions: NDArray[np.int64]
     valid_rows: int
+    runs: LaneRows
+    lanes: int
+    fill: NDArray[np.int64] | None
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Int64 (rows,), each row's place in the epoch's sequence, whatever the world and the batch size."""
+        return self.runs.positions(self.lanes, self.fill)
 
     @classmethod
-    def make(
-        cls,
-        arrays: dict[str, Any],
-        *,
-        epoch: int,
-        after: int,
-        ends_epoch: bool,
-        positions: NDArray[np.int64],
-        valid_rows: int,
-    ) -> Batch:
+    def make(cls, arrays: dict[str, Any], **attributes: Any) -> Batch:
+        """A batch of `arrays` with all of the attributes."""
         batch = cls(arrays)
-        batch.epoch, batch.after, batch.ends_epoch = epoch, after, ends_epoch
-        batch.positions, batch.valid_rows = positions, valid_rows
+        batch.__dict__.update(attributes)
         return batch

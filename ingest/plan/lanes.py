@@ -51,6 +51,13 @@ class LaneRows:
     def rows(self) -> int:
         return int(self.count.sum())
 
+    def positions(self, lanes: int, fill: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Int64 (rows,): the place in the epoch of each row, or of those that `fill` picks."""
+        first = np.repeat(np.cumsum(self.count) - self.count, self.count)
+        inside = np.arange(self.rows, dtype=np.int64) - first + np.repeat(self.start, self.count)
+        places = positions(np.repeat(self.lane, self.count), inside, lanes)
+        return places if fill is None else places[fill]
+
 
 def deal(position: int, count: int, lanes: int, begin: int, end: int) -> LaneRows:
     """Rows [begin, end) of the run of `count` rows at `position`, taken in lane order."""

@@ -101,17 +101,26 @@ class EpochLayout:
 
     def piece_rows(self, unit: int, begin: int, end: int) -> NDArray[np.int64] | None:
         """The rows of a piece inside its unit, sorted, int64; None when it is the whole unit."""
-        rows = int(self.unit_rows[unit])
-        if begin == 0 and end == rows:
-            return None
-        if self.order.shuffle == "none":
-            return np.arange(begin, end, dtype=np.int64)
-        return np.sort(rng.permutation(self.order.seed, rng.ORDER_ROWS, self.epoch, unit, rows)[begin:end])
+        return piece_rows(self.order, self.epoch, unit, int(self.unit_rows[unit]), begin, end)
 
     def window_order(self, lane: int, window: int) -> NDArray[np.int64]:
         """Int64 (rows of the window,): which row of the window, as its pieces lie, is delivered at each place."""
         windows = self.lane(lane)
         rows = int(windows.row_start[window + 1] - windows.row_start[window])
-        if self.order.shuffle == "none":
-            return np.arange(rows, dtype=np.int64)
-        return rng.permutation(self.order.seed, rng.ORDER_WINDOW, self.epoch, lane << 32 | window, rows)
+        return window_order(self.order, self.epoch, lane, window, rows)
+
+
+def piece_rows(order: Order, epoch: int, unit: int, unit_rows: int, begin: int, end: int) -> NDArray[np.int64] | None:
+    """Rows [begin, end) of a unit's own permutation, sorted, int64; None when they are the whole unit."""
+    if begin == 0 and end == unit_rows:
+        return None
+    if order.shuffle == "none":
+        return np.arange(begin, end, dtype=np.int64)
+    return np.sort(rng.permutation(order.seed, rng.ORDER_ROWS, epoch, unit, unit_rows)[begin:end])
+
+
+def window_order(order: Order, epoch: int, lane: int, window: int, rows: int) -> NDArray[np.int64]:
+    """Int64 (rows,): which row of a window, as its pieces lie, is delivered at each place."""
+    if order.shuffle == "none":
+        return np.arange(rows, dtype=np.int64)
+    return rng.permutation(order.seed, rng.ORDER_WINDOW, epoch, lane << 32 | window, rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.plan.layout import EpochLayout
+from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
 from ingest.plan.schedule import Schedule
 
 MATERIAL = (
@@ -66,6 +66,24 @@ class Read:
         ]
         return int(sum(kept))
 
+    def arrangement(self, layout: EpochLayout) -> Arrangement:
+        """The same rows in the order in which the windows deliver them, one window after the other."""
+        return Arrangement(
+            layout.order,
+            layout.epoch,
+            tuple((unit, int(layout.unit_rows[unit])) for unit in self.units),
+            tuple((window.lane, window.window, tuple(_spans(layout, window))) for window in self.windows),
+        )
+
+    def window_starts(self, layout: EpochLayout) -> list[int]:
+        """The row of the arranged table at which each window begins."""
+        starts, at = [], 0
+        for window in self.windows:
+            starts.append(at)
+            rows = layout.lane(window.lane).row_start
+            at += int(rows[window.window + 1] - rows[window.window])
+        return starts
+
     def window_rows(
         self,
         layout: EpochLayout,
@@ -91,6 +109,46 @@ class Read:
             ids.append(sample_ids(unit, rows))
         order = layout.window_order(window.lane, window.window)
         return np.concatenate(table_rows)[order], np.concatenate(ids)[order]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How a read task puts its rows into the order in which they are delivered: small, whatever the number of rows.
+
+    Attributes:
+        order, epoch: of the layout.
+        units: each unit of the read with its rows, in the order in which the table holds them.
+        windows: lane, window and pieces (unit, begin, end) of each window of the read.
+    """
+
+    order: Order
+    epoch: int
+    units: tuple[tuple[int, int], ...]
+    windows: tuple[tuple[int, int, tuple[tuple[int, int, int], ...]], ...]
+
+    def table_rows(self, kept: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64]:
+        """Int64 (rows,): the table's row at each place of the arranged table.
+
+        Args:
+            kept: of each unit the rows that the table holds, sorted; None for all.
+        """
+        starts: dict[int, tuple[int, NDArray[np.int64] | None]] = {}
+        at, rows_of = 0, dict(self.units)
+        for (unit, rows), some in zip(self.units, kept, strict=True):
+            starts[unit] = (at, some)
+            at += rows if some is None else len(some)
+        placed = []
+        for lane, window, pieces in self.windows:
+            parts = []
+            for unit, begin, end in pieces:
+                first, held = starts[unit]
+                inside = piece_rows(self.order, self.epoch, unit, rows_of[unit], begin, end)
+                if inside is None:
+                    inside = np.arange(rows_of[unit], dtype=np.int64)
+                parts.append(first + (inside if held is None else np.searchsorted(held, inside)))
+            table_rows = np.concatenate(parts)
+            placed.append(table_rows[window_order(self.order, self.epoch, lane, window, len(table_rows))])
+        return np.concatenate(placed)
 
 
 def gather_reads(
@@ -124,11 +182,16 @@ def gather_reads(
     return reads
 
 
-def _pieces(layout: EpochLayout, window: Window) -> Iterator[tuple[int, NDArray[np.int64] | None]]:
+def _spans(layout: EpochLayout, window: Window) -> Iterator[tuple[int, int, int]]:
+    """(unit, begin, end) of each piece of a window: rows [begin, end) of the unit's own permutation."""
     lane = layout.lane(window.lane)
     for p in range(lane.piece_start[window.window], lane.piece_start[window.window + 1]):
-        unit = int(lane.unit[p])
-        yield unit, layout.piece_rows(unit, int(lane.begin[p]), int(lane.end[p]))
+        yield int(lane.unit[p]), int(lane.begin[p]), int(lane.end[p])
+
+
+def _pieces(layout: EpochLayout, window: Window) -> Iterator[tuple[int, NDArray[np.int64] | None]]:
+    for unit, begin, end in _spans(layout, window):
+        yield unit, layout.piece_rows(unit, begin, end)
 
 
 def _joinable(

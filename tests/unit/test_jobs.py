@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ingest.engine.jobs import BatchInfo, Gather, Job
 from ingest.engine.tables import Tables
+from ingest.plan.lanes import LaneRows
 
 
 def test_a_job_packs_and_unpacks():
@@ -58,7 +59,21 @@ def test_tables_are_awaited_and_then_fetched():
 
 
 def test_facts_pack_and_unpack():
-    info = BatchInfo(2, 7, 640, ends_epoch=True, sample_ids=np.array([4, 9]), positions=np.array([8, 1]), valid_rows=1)
+    runs = LaneRows(np.array([0, 3]), np.array([10, 20]), np.array([2, 1]))
+    info = BatchInfo(2, 640, ends_epoch=True, valid_rows=2, runs=runs, fill=np.array([0, 2, 0]), read_wait_s=0.5)
     back = BatchInfo.unpack(info.pack())
-    assert (back.epoch, back.step, back.after, back.ends_epoch, back.valid_rows) == (2, 7, 640, True, 1)
-    assert (back.sample_ids.tolist(), back.positions.tolist()) == ([4, 9], [8, 1])
+    assert (back.epoch, back.after, back.ends_epoch, back.valid_rows, back.read_wait_s) == (2, 640, True, 2, 0.5)
+    assert [x.tolist() for x in (back.runs.lane, back.runs.start, back.runs.count)] == [[0, 3], [10, 20], [2, 1]]
+    assert back.fill.tolist() == [0, 2, 0]
+    # Lane 0 of 4 holds places 0, 4, 8, ..., lane 3 (reversed: 3) places 3, 7, 11, ...
+    assert back.runs.positions(4).tolist() == [40, 44, 83]
+    assert back.runs.positions(4, back.fill).tolist() == [40, 83, 40]
+
+
+def test_a_job_of_slices_packs_and_unpacks():
+    job = Job(1, (Gather(4, slice(7, 9)), Gather(5, np.array([3, 1])), Gather(4, slice(0, 1))), np.zeros(0, np.int64))
+    back = Job.unpack(job.pack())
+    assert [gather.key for gather in back.gathers] == [4, 5, 4]
+    assert (back.gathers[0].rows, back.gathers[2].rows) == (slice(7, 9), slice(0, 1))
+    tables = {4: pa.table({"x": list(range(10))}), 5: pa.table({"x": list(range(10))})}
+    assert [rows.tolist() for _, rows in back.pieces(tables)] == [[7, 8], [3, 1], [0]]
