@@ -79,7 +79,7 @@ class Consumer:
             self._last_at = time.time()
             self._steps += 1
             self._samples += batch.valid_rows
-            self._invalid += len(batch.positions) - batch.valid_rows
+            self._invalid += len(batch["sample_id"]) - batch.valid_rows
             if seconds is not None and self._last_at - self._first_at >= seconds:
                 return False
             if step_s:

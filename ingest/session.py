@@ -205,7 +205,7 @@ class Loader:
     def _next(self) -> Batch | None:
         if self._closed:
             raise IngestError("the loader is closed", stage="loader", hint="Make a new one")
-        if self._share.steps(self._found.manifest.rows - self._position) == 0:
+        if self._share.steps(self._facts.rows - self._position) == 0:
             self._turn_page()  # a resume left less than a global batch, and the tail is dropped
             return None
         if self._epochs is not None and self._epoch >= self._epochs:

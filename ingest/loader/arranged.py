@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ingest.augment.collate import collate, is_plain_list, to_numpy
+from ingest.augment.collate import collate, is_plain_list, nulls, to_numpy
 from ingest.loader.ragged import Ragged
 
 _Column = NDArray[Any] | Ragged | None
@@ -35,8 +35,8 @@ def _opened(column: pa.ChunkedArray, name: str) -> _Column:
     if isinstance(array, pa.ChunkedArray):  # no chunk at all, or too long for one
         return None
     if is_plain_list(array.type):
-        offsets = array.offsets.to_numpy().astype(np.int64)
-        missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        offsets = to_numpy(array.offsets, name).astype(np.int64)
+        missing = nulls(array) if array.null_count else None
         return Ragged(to_numpy(array.values, name), offsets, missing)
     values = to_numpy(array, name) if not _made_of_objects(array.type) else None
     return None if values is None or values.dtype == object else values
