@@ -48,7 +48,8 @@ class RankFeed:
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
         self.submit_cpu_s = 0.0  # processor time of the submitting thread
         # A daemon, since a pool's threads are waited for when the interpreter ends, however long the feed takes.
-        threading.Thread(target=self._submit, name="ingest-submit", daemon=True).start()
+        self._submitter = threading.Thread(target=self._submit, name="ingest-submit", daemon=True)
+        self._submitter.start()
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
         name = f"feeder-{rank}-{uuid.uuid4().hex}"
         self._feeder = (
@@ -161,6 +162,7 @@ class RankFeed:
         cluster.kill(self._feeder)
         cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
         cluster.kill(*self._augmenters)
+        self._submitter.join(CLOSE_S)  # what it waited for has failed by now
 
     def _get(self, refs: Any) -> Any:
         try:
