@@ -71,7 +71,9 @@ def test_facts_pack_and_unpack():
 
 
 def test_a_job_of_slices_packs_and_unpacks():
-    job = Job(1, (Gather(4, slice(7, 9)), Gather(5, np.array([3, 1])), Gather(4, slice(0, 1))), np.zeros(0, np.int64))
+    job = Job(
+        1, (Gather(4, slice(7, 9)), Gather(5, np.array([3, 1])), Gather(4, slice(0, 1))), *np.zeros((2, 0), np.int64)
+    )
     back = Job.unpack(job.pack())
     assert [gather.key for gather in back.gathers] == [4, 5, 4]
     assert (back.gathers[0].rows, back.gathers[2].rows) == (slice(7, 9), slice(0, 1))
