@@ -200,7 +200,8 @@ def nulls(array: pa.Array) -> NDArray[np.bool_]:
         return np.full(len(array), array.null_count > 0)  # of type null, all are
     bits = np.frombuffer(validity, np.uint8)[array.offset // 8 : (array.offset + len(array) + 7) // 8]
     valid: NDArray[np.uint8] = np.unpackbits(bits, bitorder="little")[array.offset % 8 :][: len(array)]
-    return valid == 0
+    missing: NDArray[np.bool_] = valid == 0
+    return missing
 
 
 def is_plain_list(kind: pa.DataType) -> bool:
