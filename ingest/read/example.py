@@ -93,13 +93,14 @@ def _fill(plan: FeaturePlan, data: Any, starts: Any, stops: Any, faults: Any, *,
     wire = kernels()
     names = new_names(len(plan.features) + _LEARNED_NAMES, len(plan.texts) + _LEARNED_BYTES)
     wire.learn_names(plan.texts, plan.ends, names)
+    found = new_found(len(names.ends))
     records = len(starts)
     last = min(_TRIAL_RECORDS, records) if plan.varies.any() else records
     room = Room(plan, records, last)
     at = 0
     while at < records:
         code, at = wire.parse_records(
-            data, plan.defaults, starts, stops, at, last, names, room.wanted, room.columns, faults, go_on
+            data, plan.defaults, starts, stops, at, last, names, found, room.wanted, room.columns, faults, go_on
         )
         if code == wire.ROOM:
             needed, done = room.columns.needed, at + 1
@@ -163,6 +164,12 @@ def new_names(most: int, text_bytes: int) -> Any:
         known=np.zeros(1, np.int64),
         after=np.full(most + 1, -1, np.int64),
     )
+
+
+def new_found(most: int) -> Any:
+    """A `wire.Found` for `most` names."""
+    wire = kernels()
+    return wire.Found(*(np.full(most, -1, np.int64) for _ in wire.Found._fields))
 
 
 def record_error(faults: Any, row: int, starts: Any, stops: Any, features: Sequence[Feature]) -> RecordError:

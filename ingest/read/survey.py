@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.errors import SchemaError
-from ingest.read.example import checked_extents, new_names, no_faults, record_error, warm_up
+from ingest.read.example import checked_extents, new_found, new_names, no_faults, record_error, warm_up
 from ingest.read.feature import KINDS, Feature, Kind
 from ingest.read.kernels import kernels
 
@@ -119,7 +119,9 @@ def survey(data: Any, starts: Any, stops: Any, *, on_bad: str) -> Survey:
     while True:
         names = new_names(most, most * _NAME_BYTES)
         seen = wire.Seen(*(np.zeros(most, np.int64) for _ in wire.Seen._fields))
-        code, at = wire.survey_records(data, starts, stops, names, _no_columns(), seen, faults, on_bad == "skip")
+        code, at = wire.survey_records(
+            data, starts, stops, names, new_found(len(names.ends)), _no_columns(), seen, faults, on_bad == "skip"
+        )
         if code == wire.OK:
             return _told(names, seen, len(starts), int((faults.code > 0).sum()))
         if code != wire.NAMES:

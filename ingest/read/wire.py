@@ -127,6 +127,26 @@ class Faults(NamedTuple):
     detail: Any
 
 
+class Found(NamedTuple):
+    """Of each name, in the record at hand; int64 (most + 1,) each. Scratch, but for `record`, which begins as -1.
+
+    Attributes:
+        start: where its value, or the entry around it, begins in the data.
+        stop: where that ends.
+        values: 1: that is the value; else an entry with so many.
+        record: the last record that had the name.
+        size: values, of the wanted feature with that id, or of the name in a survey.
+        extra: where the bytes of a wanted feature end in its heap; or the kind of the name in a survey.
+    """
+
+    start: Any
+    stop: Any
+    values: Any
+    record: Any
+    size: Any
+    extra: Any
+
+
 class Seen(NamedTuple):
     """What a survey has seen of each name; int64 (most,) each.
 
@@ -147,13 +167,19 @@ class Seen(NamedTuple):
 
 def _helper(function: Function) -> Function:
     """Compiled into the kernels that use it."""
-    compiled: Function = njit(nogil=True, error_model="numpy")(function)
+    compiled: Function = njit(
+        nogil=True,
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        _nrt=function.__name__ == "_skip",
+    )(function)
     return compiled
 
 
 def _kernel(function: Function) -> Function:
     """Compiled once, and kept on disk."""
-    compiled: Function = njit(nogil=True, error_model="numpy", cache=True)(function)
+    compiled: Function = njit(nogil=True, error_model="numpy", cache=True, no_cfunc_wrapper=True, _nrt=False)(function)
     return compiled
 
 
@@ -368,17 +394,13 @@ def _entries(
     start: int,
     stop: int,
     names: Names,
-    begins: Any,
-    stops: Any,
-    forms: Any,
-    stamps: Any,
-    stamp: int,
+    found: Found,
+    record: int,
     must_learn: bool,
 ) -> tuple[int, int]:
     """The entries of one Features message: (code, at).
 
-    Of each name that is known: its value in data[begins[id]:stops[id]], the last one of the record; stamps[id] is
-    `stamp` then; forms[id] is 1 where the extent is a value, else it is an entry with that many values.
+    Each name that is known is told in `found`, as its last entry in the record has it.
     """
     before = 0
     at = start
@@ -419,10 +441,10 @@ def _entries(
                 return NAMES, begin
             names.after[before] = number
         if number >= 0:
-            begins[number] = value
-            stops[number] = value_stop
-            forms[number] = form
-            stamps[number] = stamp
+            found.start[number] = value
+            found.stop[number] = value_stop
+            found.values[number] = form
+            found.record[number] = record
         before = number + 1
         at = end
     return OK, at
@@ -434,11 +456,8 @@ def _record(
     start: int,
     stop: int,
     names: Names,
-    begins: Any,
-    stops: Any,
-    forms: Any,
-    stamps: Any,
-    stamp: int,
+    found: Found,
+    record: int,
     must_learn: bool,
 ) -> tuple[int, int]:
     """`_entries` of a whole record. Several Features messages are merged."""
@@ -454,7 +473,7 @@ def _record(
             if begin < 0:
                 return -begin, at
             at = begin + length
-            code, bad = _entries(data, begin, at, names, begins, stops, forms, stamps, stamp, must_learn)
+            code, bad = _entries(data, begin, at, names, found, record, must_learn)
             if code != OK:
                 return code, bad
         elif tag == _SECOND:
@@ -689,6 +708,7 @@ def parse_records(
     first: int,
     last: int,
     names: Names,
+    found: Found,
     wanted: Wanted,
     columns: Columns,
     faults: Faults,
@@ -699,17 +719,12 @@ def parse_records(
     With `go_on`, a bad record becomes a blank row and a line in `faults`, and the rest are parsed.
     """
     asked = len(wanted.kind)
-    most_names = len(names.ends)
-    begins = np.empty(most_names, np.int64)
-    ends = np.empty(most_names, np.int64)
-    forms = np.empty(most_names, np.int64)
-    stamps = np.full(most_names, -1, np.int64)
-    counts = np.zeros(asked, np.int64)
-    heap_ends = np.zeros(asked, np.int64)
+    begins, ends, forms, stamps = found.start, found.stop, found.values, found.record
+    counts, heap_ends = found.size, found.extra
     kinds, widths, bases = wanted.kind, wanted.width, wanted.base
     slots, floats, used = columns.slots, columns.floats, columns.used
     for r in range(first, last):
-        code, at = _record(data, starts[r], stops[r], names, begins, ends, forms, stamps, r, False)
+        code, at = _record(data, starts[r], stops[r], names, found, r, False)
         feature, detail = -1, 0
         full = False
         if code == OK:
@@ -743,9 +758,9 @@ def parse_records(
                         break
                 else:
                     heap, most = wanted.heap[f], wanted.heap_room[f]
-                    found, count, heap_at = 0, 0, used[1, f]
+                    held, count, heap_at = 0, 0, used[1, f]
                     if there:
-                        code, at, found, count, heap_at = _put_value(
+                        code, at, held, count, heap_at = _put_value(
                             data, begin, end, forms[f], kind, columns, base, room, heap, used[1, f], most
                         )
                         if code != OK:
@@ -753,11 +768,11 @@ def parse_records(
                             break
                     else:
                         begin = starts[r]
-                    if found == 0 and width >= 0:
+                    if held == 0 and width >= 0:
                         if wanted.default_start[f] < 0:
                             code, at, feature = MISSING, begin, f
                             break
-                        _, _, found, count, heap_at = _put_value(
+                        _, _, held, count, heap_at = _put_value(
                             defaults,
                             wanted.default_start[f],
                             wanted.default_stop[f],
@@ -770,9 +785,9 @@ def parse_records(
                             used[1, f],
                             most,
                         )
-                    if found > 0 and found != kind:
+                    if held > 0 and held != kind:
                         if count > 0:
-                            code, at, feature, detail = KIND, begin, f, found
+                            code, at, feature, detail = KIND, begin, f, held
                             break
                         heap_at = used[1, f]
                     heap_ends[f] = heap_at
@@ -810,6 +825,7 @@ def survey_records(
     starts: Any,
     stops: Any,
     names: Names,
+    found: Found,
     columns: Columns,
     seen: Seen,
     faults: Faults,
@@ -819,15 +835,10 @@ def survey_records(
 
     With `go_on`, a bad record is a line in `faults` and counts nowhere else. `columns` are empty ones.
     """
-    most_names = len(names.ends)
-    begins = np.empty(most_names, np.int64)
-    ends = np.empty(most_names, np.int64)
-    forms = np.empty(most_names, np.int64)
-    stamps = np.full(most_names, -1, np.int64)
-    kinds = np.zeros(most_names, np.int64)
-    counts = np.zeros(most_names, np.int64)
+    begins, ends, forms, stamps = found.start, found.stop, found.values, found.record
+    counts, kinds = found.size, found.extra
     for r in range(len(starts)):
-        code, at = _record(data, starts[r], stops[r], names, begins, ends, forms, stamps, r, True)
+        code, at = _record(data, starts[r], stops[r], names, found, r, True)
         if code == NAMES:
             return NAMES, r
         if code == OK:
