@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import hashlib
 import os
+import stat
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,15 +26,48 @@ def compiled(function: Function) -> Function:
     return made
 
 
+def kernel(function: Function, **options: Any) -> Function:
+    """`compiled`, with more options of numba's."""
+    _find_cache(Path(function.__code__.co_filename).parent)
+    made: Function = numba.njit(cache=not numba.config.BOUNDSCHECK, nogil=True, **options)(function)
+    return made
+
+
+@contextlib.contextmanager
+def compiling(source: Path) -> Iterator[None]:
+    """Around the first calls of what `source` defines: of several processes one compiles, and the others wait.
+
+    They then load what it has left in the cache. Where that was done before, nobody waits.
+    """
+    facts = (source.read_bytes(), str(source), numba.__version__, numba.config.CACHE_DIR, sys.version)
+    mark = own_folder() / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+    done = mark.with_suffix(".compiled")
+    if done.exists() or numba.config.BOUNDSCHECK:  # checked code is not kept, so nothing is worth waiting for
+        yield
+        return
+    with mark.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+        yield
+        done.touch()
+
+
+@functools.cache
+def own_folder() -> Path:
+    """A folder that nobody else can write to, the same for all processes of a user: numba runs what it finds there."""
+    folder = Path(tempfile.gettempdir()) / f"ingest-numba-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="ingest-numba-"))  # somebody put another there: this process has its own
+
+
 def _find_cache(source: Path) -> None:
     """Give numba a folder of its own where it would find none: with neither source nor home writable it refuses."""
     if numba.config.CACHE_DIR or _writable(source / "__pycache__") or _writable(Path.home() / ".cache" / "numba"):
         return
-    folder = Path(tempfile.gettempdir()) / f"ingest-numba-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or not os.access(folder, os.W_OK):
-        folder = Path(tempfile.mkdtemp(prefix="ingest-numba-"))  # numba runs what it finds, so it must be our own
-    numba.config.CACHE_DIR = str(folder)
+    numba.config.CACHE_DIR = str(own_folder())
 
 
 def _writable(folder: Path) -> bool:

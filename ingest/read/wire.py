@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numba import njit
 
+from ingest.jit import kernel
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 _int64: Any = np.int64  # to mypy, what it makes is an int, as it is to the compiler
 
@@ -165,21 +167,25 @@ class Seen(NamedTuple):
     empty_kinds: Any
 
 
-def _helper(function: Function) -> Function:
-    """Compiled into the kernels that use it."""
-    compiled: Function = njit(
-        nogil=True,
-        error_model="numpy",
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-        _nrt=function.__name__ == "_skip",
-    )(function)
-    return compiled
+# Without reference counts, which arrays would take at each call, and which took more than half of the time: an array
+# outlives all calls that see it, since it comes from outside. So nothing here may make an array, but for `_skip`.
+_options = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 
 
 def _kernel(function: Function) -> Function:
-    """Compiled once, and kept on disk."""
-    compiled: Function = njit(nogil=True, error_model="numpy", cache=True, no_cfunc_wrapper=True, _nrt=False)(function)
+    """Called from Python: compiled once, and kept on disk."""
+    return kernel(function, **_options)
+
+
+def _helper(function: Function) -> Function:
+    """Compiled into the kernels that call it."""
+    compiled: Function = njit(nogil=True, no_cpython_wrapper=True, **_options)(function)
+    return compiled
+
+
+def _allocating_helper(function: Function) -> Function:
+    """One that makes an array."""
+    compiled: Function = njit(nogil=True, no_cpython_wrapper=True, **{**_options, "_nrt": True})(function)
     return compiled
 
 
@@ -245,7 +251,7 @@ def _skip_plain(data: Any, at: int, stop: int, tag: int) -> int:
     return at + size if size <= stop - at else -CUT
 
 
-@_helper
+@_allocating_helper
 def _skip(data: Any, at: int, stop: int, tag: int, depth: int) -> int:
     """Where an unknown field ends, its tag ending at `at`, in a message `depth` deep; or minus a code."""
     if tag & 7 != 3:
@@ -256,9 +262,11 @@ def _skip(data: Any, at: int, stop: int, tag: int, depth: int) -> int:
     while groups > 0:
         if depth + groups > _DEEPEST:
             return -BAD_GROUP
-        tag, at = _tag(data, at, stop)
+        tag, at = _short_varint(data, at, stop)  # upb does not mind field number 0 in here
         if at < 0:
             return at
+        if tag & 7 > 5:
+            return -BAD_TAG
         if tag & 7 == 3:
             open_fields[groups] = tag >> 3
             groups += 1

@@ -372,3 +372,18 @@ def test_a_feature_twice_is_refused():
 def test_extents_outside_the_data_are_refused(starts, stops):
     with pytest.raises(ValueError, match=r"record|stops"):
         parse(np.zeros(8, np.uint8), np.array(starts), np.array(stops), [LIST["int64"]])
+
+
+@pytest.mark.slow
+def test_nine_million_ints_in_one_record():  # T16
+    numbers = np.arange(-4_500_000, 4_500_000)
+    packed = b"".join(map(varint, numbers.tolist()))
+    record = example(entry(b"a", feature("int64", field(1, packed))))
+    table = parse(*extents([b"", record, b""], GAP), [LIST["int64"]])
+    (column,) = table.column("a").chunks
+    assert column.offsets.to_pylist() == [0, 0, len(numbers), len(numbers)]
+    assert np.array_equal(column.values.to_numpy(), numbers)
+    assert table.nbytes < 8 * len(numbers) + 100
+    caught = error(record, Feature("a", "int64", (3,)))
+    assert len(str(caught)) < 300
+    assert "has 9000000 values" in str(caught)

@@ -94,7 +94,9 @@ def test_a_cache_of_compiled_functions_is_found_where_nothing_can_be_written(tmp
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setattr(jit, "_writable", lambda _: False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    jit.own_folder.cache_clear()
     jit._find_cache(tmp_path)
+    jit.own_folder.cache_clear()
     folder = tmp_path / f"ingest-numba-{os.getuid()}"
     assert str(folder) == numba.config.CACHE_DIR
     assert folder.stat().st_mode & 0o777 == 0o700
