@@ -22,6 +22,7 @@ from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
 STREAM_BYTES = 256 << 20
+_RUN_ROWS, _RUN_ROW_BYTES = 8, 1 << 10  # shorter runs or smaller rows are sooner copied than handled one by one
 _NO_CLASSES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
 _MOST_MILLISECONDS = (2**63 - 1) // 1000
@@ -239,6 +240,11 @@ def _take(table: pa.Table, rows: Rows) -> pa.Table:
     if isinstance(rows, slice):
         start, stop, _ = rows.indices(len(table))
         return table if (start, stop) == (0, len(table)) else table.slice(start, stop - start)
+    # A split or a filter that leaves out few rows leaves long runs of the others, which need not be copied.
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    if len(rows) >= _RUN_ROWS * (len(cuts) + 1) and table.nbytes >= _RUN_ROW_BYTES * len(table):
+        runs = zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True)
+        return pa.concat_tables([table.slice(int(rows[a]), b - a) for a, b in runs])
     return table.take(pa.array(rows))
 
 

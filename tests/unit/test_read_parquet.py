@@ -38,8 +38,17 @@ IMAGES = {"image": [bytes([i]) * 5000 for i in range(100)], "label": list(range(
 @pytest.mark.parametrize("stream_bytes", [1, 1 << 30], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     "rows",
-    [None, slice(0, 40), slice(0, 7), slice(5, 9), np.array([0, 3, 39]), np.array([], np.int64)],
-    ids=["all", "whole slice", "head", "middle", "indices", "none"],
+    [
+        None,
+        slice(0, 40),
+        slice(0, 7),
+        slice(5, 9),
+        np.array([0, 3, 39]),
+        np.array([], np.int64),
+        np.delete(np.arange(40), [3, 20]),
+        np.arange(5, 40),
+    ],
+    ids=["all", "whole slice", "head", "middle", "indices", "none", "long runs", "one run"],
 )
 def test_the_asked_rows_of_a_unit(tmp_path, monkeypatch, rows, stream_bytes):
     monkeypatch.setattr(read, "_BATCH_BYTES", 30_000)  # several batches in a unit
@@ -52,6 +61,14 @@ def test_the_asked_rows_of_a_unit(tmp_path, monkeypatch, rows, stream_bytes):
     elif rows is not None:
         want = want.take(rows)
     assert got.equals(want)
+
+
+def test_long_runs_of_large_rows_are_not_copied(tmp_path):
+    write(tmp_path, IMAGES)
+    manifest = manifest_of(tmp_path, columns=["image"])
+    whole, some = unit(manifest, 0, None), unit(manifest, 0, np.delete(np.arange(100), [10, 70]))
+    assert some["image"].num_chunks == 3
+    assert whole["image"].num_chunks == unit(manifest, 0, np.arange(0, 100, 2))["image"].num_chunks == 1
 
 
 def test_a_window_keeps_the_chunks_of_its_units(tmp_path):
