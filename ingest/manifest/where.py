@@ -8,6 +8,7 @@ the column's own precision, as NumPy does: `x = 0.1` holds for the float32 neare
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 import difflib
 import math
@@ -40,8 +41,8 @@ class Leaf:
     Attributes:
         column: source column.
         type: its type over all files.
-        op: `=`, `<`, `<=`, `>`, `>=` with one point; `in` with any number, none of which equals no value; `all`, which
-            every value meets; `null`, which nulls meet and values do not.
+        op: `=`, `<`, `<=`, `>`, `>=` with one point; `in` with any number, sorted;
+            `all`, which every value meets; `null`, which nulls meet and values do not.
         points: in the domain of the type.
     """
 
@@ -145,7 +146,7 @@ def _leaf(text: str, node: Compare | In | IsNull | IsTrue, name: str, kind: pa.D
         places = [_point(text, at, name, kind, value) for value, at in zip(node.values, node.at, strict=True)]
         low, high = _limits(kind) or (-math.inf, math.inf)
         exact = [at for at, is_exact in places if is_exact and not (isinstance(at, int) and not low <= at <= high)]
-        return Leaf(name, kind, "in", tuple(dict.fromkeys(exact)))
+        return Leaf(name, kind, "in", tuple(sorted(set(exact))))
     if pa.types.is_boolean(kind) and node.op != "=":
         raise failure(text, node.column.at, f"column '{name}' has type bool, which '{node.op}' does not order")
     return _normal(name, kind, node.op, *_point(text, node.at, name, kind, node.value))
@@ -301,8 +302,10 @@ def _leaf_outcomes(leaf: Leaf, known: Bounds) -> int:
 def _span(leaf: Leaf, low: Any, high: Any) -> tuple[bool, bool]:
     """(whether some value between two meets the condition, whether all do)."""
     if leaf.op == "in":
-        inside = [point for point in leaf.points if low <= point <= high]
-        return bool(inside), bool(inside) and low == high
+        points: Any = leaf.points
+        at = bisect.bisect_left(points, low)
+        can = at < len(points) and points[at] <= high
+        return can, can and low == high
     point: Any = leaf.points[0]
     can, must = {
         "=": (low <= point <= high, low == point == high),

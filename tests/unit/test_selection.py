@@ -61,6 +61,32 @@ def test_filter_columns_need_not_be_read_and_nulls_are_excluded(animals):
                 manifest_of(animals, columns=["x"], where=where)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "where", "kept"),
+    [
+        (pa.array([0.1, 3], pa.float32()), pa.array([0.1, 0.5], pa.float64()), "x = 0.1", [2]),
+        (pa.array([0.1, 3], pa.float32()), pa.array([0.1, 0.5], pa.float64()), "not x > 0.1", [2]),
+        (pa.array([1, 2], pa.int8()), pa.array([1, 2**40]), "x in (1, 1099511627776, 300)", [0, 2, 3]),
+        (pa.array([250, 2], pa.uint8()), pa.array([-1, 2], pa.int16()), "x < 251 and x > 1.5", [0, 1, 3]),
+        (pa.array(["a", None]), pa.nulls(2), "x is null or x > 'b'", [1, 2, 3]),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", "c"], pa.large_string()), "x = 'b'", [1, 2]),
+        (pa.array(["a", "b"], pa.string_view()), pa.array(["b", "c"], pa.large_string()), "x <= 'b'", [0, 1, 2]),
+        (
+            pa.array([1000, 2000]).cast(pa.timestamp("ms")), pa.array([1, 1_500_001]).cast(pa.timestamp("us")),
+            "x > '1970-01-01T00:00:01.5' or x = '1970-01-01T00:00:01'", [0, 1, 3],
+        ),
+        (
+            pa.array(["1.25"] * 2).cast(pa.decimal128(5, 2)), pa.array(["99999.99", "1"]).cast(pa.decimal128(9, 2)),
+            "x >= 1.25", [0, 1, 2],
+        ),
+    ],
+)  # fmt: skip
+def test_a_filter_sees_one_type_over_files_that_differ(tmp_path, one, other, where, kept):
+    pq.write_table(pa.table({"x": one, "i": [0, 1]}), tmp_path / "a.parquet", row_group_size=1)
+    pq.write_table(pa.table({"x": other, "i": [2, 3]}), tmp_path / "b.parquet", row_group_size=1)
+    assert manifest_of(tmp_path, columns=["i"], where=where).kept_ids().tolist() == kept
+
+
 def test_what_is_held_in_memory_follows_what_is_kept(animals):
     whole, some = manifest_of(animals), manifest_of(animals, where="x in (0, 1)")
     assert some.units.memory_bytes[0] == -(-whole.units.memory_bytes[0] // 2)
