@@ -23,7 +23,7 @@ from ingest.cli_run import run
 from ingest.cli_trainers import result
 from ingest.engine import cluster
 from ingest.engine.hosts import CALLS_AT_A_TIME
-from ingest.read.parquet import Piece, read_window
+from ingest.read.windows import ReadOptions, window_call
 from ingest.spec import Augment, Spec
 
 MEMORY_ROWS, MEMORY_BYTES = 4096, 400 << 20
@@ -44,17 +44,15 @@ class Ceiling:
     def __init__(self, spec: Spec, batch_rows: int, threads: int) -> None:
         manifest = find(spec, None, run=f"bench-{uuid.uuid4().hex[:8]}").manifest  # an own listing: the run's is timed
         units = manifest.units
-        pieces: list[Piece] = []
+        chosen: dict[int, None] = {}
         rows = size = 0
         for unit in np.random.default_rng(0).permutation(len(units)).tolist():
             if rows >= MEMORY_ROWS or size >= MEMORY_BYTES:
                 break
-            count = int(units.rows[unit])
-            pieces.append(Piece(manifest.files[units.file[unit]], int(units.ordinal[unit]), manifest.unit_rows(unit)))
-            rows, size = rows + count, size + int(units.memory_bytes[unit])
-        self._table: pa.Table = read_window(
-            pieces, manifest.schema, manifest.columns, spec.source.storage, spec.source.fill, manifest.classes
-        )
+            chosen[unit] = None
+            rows, size = rows + int(units.rows[unit]), size + int(units.memory_bytes[unit])
+        function, args = window_call(manifest, chosen, ReadOptions.of(spec))
+        self._table: pa.Table = function(*args)
         self._order = np.random.default_rng(0).permutation(rows).astype(np.int64)
         self._batch_rows = min(batch_rows, rows)
         self._work = self._augment(spec, threads) if spec.augment.pipeline else self._collate

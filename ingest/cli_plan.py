@@ -10,6 +10,7 @@ import ray
 
 from ingest.engine import cluster
 from ingest.engine.hosts import Found, find_manifest
+from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes
@@ -23,16 +24,20 @@ def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
     """The manifest of a spec's source, made once for all that name the same run (this job, when left out).
 
     Raises:
-        SourceError: the data cannot be found, listed or opened.
+        SourceError: the data cannot be found, listed or opened; or is damaged, where the spec does not allow that.
     """
     run = run or ray.get_runtime_context().get_job_id()
-    return find_manifest(spec.source, run, cache_dir, min(spec.read.cpus, cluster.resources().cpus))
+    found = find_manifest(spec.source, run, cache_dir, min(spec.read.cpus, cluster.resources().cpus))
+    if spec.errors.on_bad_sample == "raise":
+        refuse_damage(found.manifest)
+    return found
 
 
 def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
     """What is there. `bytes` counts whole files, `column_bytes` what reading the wanted columns fetches.
 
     `rows` are those that an epoch consists of, `data_rows` those before `where`, `split` and `limit`.
+    Where indexing found damage: `damaged_files`, `lost_records` of known number, `lost_bytes`, and each place.
 
     Raises:
         SourceError: the data cannot be found, listed or opened.
@@ -56,6 +61,19 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
         **({"where": spec.source.where} if spec.source.where is not None else {}),
         **({"split": spec.source.split.take} if spec.source.split is not None else {}),
         **({"classes": {n: len(c) for n, c in manifest.classes.items()}} if manifest.classes else {}),
+        **_damage(manifest),
+    }
+
+
+def _damage(manifest: Manifest) -> dict[str, Any]:
+    if manifest.format != "tfrecord":
+        return {}
+    damage = manifest.damage
+    return {
+        "damaged_files": len({each.url for each in damage}),
+        "lost_records": sum(each.lost_records or 0 for each in damage),
+        "lost_bytes": sum(each.lost_bytes or 0 for each in damage),
+        "damage": [{"file": each.url, "record": each.record, "message": each.message} for each in damage],
     }
 
 

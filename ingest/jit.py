@@ -20,9 +20,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """`function` as machine code that runs without the interpreter's lock; compiled at its first call, then cached."""
+    """`function` as machine code that runs without the interpreter's lock; compiled at its first call, then cached.
+
+    Code that checks bounds (NUMBA_BOUNDSCHECK=1) is not cached, since numba would take either for the other.
+    """
     _find_cache(Path(function.__code__.co_filename).parent)
-    made: Function = numba.njit(cache=True, nogil=True)(function)
+    made: Function = numba.njit(cache=not numba.config.BOUNDSCHECK, nogil=True)(function)
     return made
 
 

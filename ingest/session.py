@@ -27,6 +27,7 @@ from ingest.loader.batch import Batch
 from ingest.loader.convert import converter
 from ingest.loader.prefetch import Prefetcher, Timings
 from ingest.loader.ragged import shape
+from ingest.manifest.model import refuse_damage
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
@@ -34,6 +35,7 @@ from ingest.plan.layout import Order
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Wanted, resolve
 from ingest.plan.schedule import Share
+from ingest.read.windows import ReadOptions
 from ingest.spec import Spec
 
 CACHE_DIR = Path.home() / ".cache" / "ingest"
@@ -118,6 +120,8 @@ class Loader:
 
     def _prepare(self, found: Found, cpus: float) -> None:
         spec, manifest = self.spec, found.manifest
+        if spec.errors.on_bad_sample == "raise":
+            refuse_damage(manifest)
         self._found = found
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
@@ -139,8 +143,7 @@ class Loader:
         self._config = FeedConfig(
             share=self._share,
             order=order,
-            storage=spec.source.storage,
-            fill=dict(spec.source.fill),
+            read=ReadOptions.of(spec),
             readers=auto_readers if spec.read.readers == "auto" else spec.read.readers,
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             reader_cpus=spec.read.cpus,

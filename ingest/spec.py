@@ -100,6 +100,33 @@ class Split(Section):
         return self
 
 
+class FeatureType(Section):
+    """The type of a feature of TFRecord Examples."""
+
+    dtype: Literal["int64", "float32", "bytes", "string"] = Field(description="string is UTF-8, bytes are anything")
+    shape: tuple[PositiveInt | None, ...] = Field(
+        (), description="[] one value, [13] so many, [null] a list of any length"
+    )
+    default: int | float | str | list[int] | list[float] | list[str] | None = Field(
+        None, description="stands where the feature is missing; null then, when left out"
+    )
+
+    @field_validator("shape")
+    @classmethod
+    def _one_axis_or_fixed(cls, value: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        if None in value and len(value) > 1:
+            raise ValueError(f"is {list(value)}; a list of any length has one axis, [null]")
+        return value
+
+
+class TFRecord(Section):
+    """How TFRecord files are read."""
+
+    check_payload_crc: bool = Field(
+        True, description="compare every payload with its checksum; lengths are compared always"
+    )
+
+
 class Source(Section):
     """What to read."""
 
@@ -122,9 +149,12 @@ class Source(Section):
     limit: PositiveInt | None = Field(
         None, description="the first rows only, in sorted file order, of those that `where` and `split` leave"
     )
-    schema_: dict[str, Any] = Field(
-        default_factory=dict, alias="schema", description="of TFRecord features; not there yet"
+    schema_: dict[str, FeatureType] = Field(
+        default_factory=dict,
+        alias="schema",
+        description="feature: its type, of TFRecord; features that are not here are found by looking at every file",
     )
+    tfrecord: TFRecord = Field(TFRecord(), description="how TFRecord files are read")
     storage: Storage = Field(Storage(), description="how to reach the store")
 
     @field_validator("path", mode="before")
@@ -161,15 +191,6 @@ class Source(Section):
         return value
 
     @model_validator(mode="after")
-    def _built(self) -> Source:
-        """What the spec has a place for and this release does not do is refused, never passed over."""
-        _refuse("format", self.format, "tfrecord")
-        for name, value in (("schema", self.schema_),):
-            if value:
-                raise ValueError(f"{name}: is not there yet in this release; leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _names(self) -> Source:
         reserved = {"sample_id", "valid"} & set(self.columns or ())
         if reserved:
@@ -183,6 +204,12 @@ class Source(Section):
         for name, classes in self.classes.items():
             if classes != "auto" and (not classes or len(set(classes)) < len(classes)):
                 raise ValueError(f"classes: the list for '{name}' is empty or holds a value twice")
+        return self
+
+    @model_validator(mode="after")
+    def _schema_of_tfrecord(self) -> Source:
+        if self.format == "parquet" and self.schema_:
+            raise ValueError("schema: is for TFRecord, and the format is parquet, whose files have their own")
         return self
 
     @property
@@ -406,13 +433,16 @@ class Spec(Section):
     def pixel_facts(self) -> dict[str, Any]:
         """What decides the content of a row, JSON-ready."""
         ops = [op.model_dump(mode="json") for op in self.augment.pipeline]
-        return {
+        facts: dict[str, Any] = {
             "columns": self.source.columns,
             "fill": self.source.fill,
             "ops": ops,
             "image": self.augment.column if ops else None,
             **class_facts({name: one for name, one in self.source.classes.items() if one != "auto"}),
         }
+        if self.source.schema_:
+            facts["schema"] = {name: kind.model_dump(mode="json") for name, kind in self.source.schema_.items()}
+        return facts
 
     @property
     def fingerprint(self) -> str:

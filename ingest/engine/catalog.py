@@ -1,7 +1,8 @@
-"""The catalog: lists the data once for all ranks of a run, reads the footers as Ray Data work, keeps the manifest."""
+"""The catalog: lists the data once for all ranks of a run, indexes files as Ray Data work, keeps the manifest."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,13 +12,16 @@ import ray
 
 from ingest.manifest import store
 from ingest.manifest.build import build_manifest
-from ingest.manifest.listing import list_files
+from ingest.manifest.listing import format_of, list_files
 from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
 from ingest.manifest.question import Question, Target, grouped
 from ingest.spec import Source
 
-FILES_PER_TASK = 256  # footers of a chunk are read by several threads: starting tasks for fewer takes longer than that
+log = logging.getLogger(__name__)
+
+FILES_PER_TASK = 256  # are read by several threads: starting tasks for fewer takes longer than that
+BYTES_PER_TASK = 64 << 20  # of files that are read from beginning to end
 
 
 class Catalog:
@@ -26,7 +30,7 @@ class Catalog:
     Args:
         source: what to list.
         cache_dir: where manifests are kept between runs; None keeps none.
-        cpus: CPUs of each task that reads footers.
+        cpus: CPUs of each task that indexes files.
     """
 
     def __init__(self, source: Source, cache_dir: str | None, cpus: float) -> None:
@@ -51,36 +55,48 @@ class Catalog:
         kept = store.load(self._cache_dir, key) if self._cache_dir else None
         if kept is not None:
             return kept
-        manifest = build_manifest(files, self._index(files), self._source, self._look)
+        make = self._of_records if format_of(files, self._source) == "tfrecord" else self._of_footers
+        manifest = make(files)
         if self._cache_dir:
             store.save(self._cache_dir, key, manifest)
         return manifest
 
-    def _index(self, files: Sequence[FileEntry]) -> pa.Table:
-        """The footers of all files, as Ray Data work; one chunk alone is read here, sooner than a task would start."""
-        chunks = [files[i : i + FILES_PER_TASK] for i in range(0, len(files), FILES_PER_TASK)]
-        if len(chunks) == 1:
-            return index_files(files, self._source.columns, self._source.storage)
-        tables = self._run("ingest-index", index_files, [(c, self._source.columns) for c in chunks])
-        return pa.concat_tables(tables).unify_dictionaries()
+    def _of_footers(self, files: Sequence[FileEntry]) -> Manifest:
+        groups = [files[i : i + FILES_PER_TASK] for i in range(0, len(files), FILES_PER_TASK)]
+        index = self._run("ingest-index", index_files, [(group, self._source.columns) for group in groups])
+        return build_manifest(files, pa.concat_tables(index).unify_dictionaries(), self._source, self._look)
+
+    def _of_records(self, files: Sequence[FileEntry]) -> Manifest:
+        from ingest.manifest.tfrecord import index_records  # loads numba, of no use to Parquet
+        from ingest.read.schema import needs_survey, record_manifest
+        from ingest.read.survey import Survey
+
+        survey = Survey if needs_survey(self._source) else None
+        groups = [(group, self._source.tfrecord, survey) for group in group_files(files)]
+        index = pa.concat_tables(self._run("ingest-index", index_records, groups))
+        manifest = record_manifest(files, index, self._source, self._look)
+        for damage in manifest.damage:
+            log.warning("%s: %s", damage.url, damage.message)
+        return manifest
 
     def _look(self, question: Question, targets: Sequence[Target]) -> pa.Table:
         """Units asked for what footers do not tell, as Ray Data work; a few are asked here."""
         from ingest.read.answer import answer
 
-        groups = grouped(targets)
-        if len(groups) == 1:
-            return answer(question, targets, self._source.storage)
-        return pa.concat_tables(self._run("ingest-where", answer, [(question, group) for group in groups]))
+        return pa.concat_tables(self._run("ingest-where", answer, [(question, group) for group in grouped(targets)]))
 
     def _run(
         self, name: str, function: Callable[..., pa.Table], arguments: Sequence[tuple[Any, ...]]
     ) -> list[pa.Table]:
-        """The tables of one function over many arguments, the store's own added to each.
+        """The tables of one function over many arguments, the store's own added to each, as Ray Data work.
+
+        One call alone is done here, sooner than a task would start.
 
         Raises:
             IngestError: the first that a call gave, in their order.
         """
+        if len(arguments) == 1:
+            return [function(*arguments[0], self._source.storage)]
         from ingest.engine.datasource import Call, error_in
         from ingest.engine.private import own_process
         from ingest.engine.segment import run_calls
@@ -93,3 +109,16 @@ class Catalog:
             if error is not None:
                 raise error
         return tables
+
+
+def group_files(files: Sequence[FileEntry]) -> list[list[FileEntry]]:
+    """Files in runs of about `BYTES_PER_TASK`, a larger file alone; in one run where all are few bytes."""
+    groups: list[list[FileEntry]] = [[]]
+    size = 0
+    for entry in files:
+        if groups[-1] and (size + entry.size > BYTES_PER_TASK or len(groups[-1]) == FILES_PER_TASK):
+            groups.append([])
+            size = 0
+        groups[-1].append(entry)
+        size += entry.size
+    return groups

@@ -7,12 +7,11 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
@@ -27,7 +26,7 @@ from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
 from ingest.plan.schedule import Schedule, Step
 from ingest.read.arranged import read_arranged
-from ingest.read.parquet import Piece, read_window
+from ingest.read.windows import window_call
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
 
@@ -241,18 +240,8 @@ class Feeder:
         segment.start()
 
     def _call(self, layout: EpochLayout, held: _OpenRead) -> Call:
-        manifest, units = self._manifest, self._manifest.units
-        pieces = tuple(
-            Piece(
-                manifest.files[units.file[unit]],
-                int(units.ordinal[unit]),
-                manifest.unit_rows(unit, rows),
-            )
-            for unit, rows in held.read.units.items()
-        )
-        function: Callable[..., pa.Table] = read_window
-        storage, fill = self._config.storage, self._config.fill
-        args: tuple[Any, ...] = (pieces, manifest.schema, manifest.columns, storage, fill, manifest.classes)
+        manifest = self._manifest
+        function, args = window_call(manifest, held.read.units, self._config.read)
         if self._config.arranged:
             read, first_ids = held.read, manifest.unit_first_id[list(held.read.units)].tolist()
             args = (read.arrangement(layout), tuple(read.units.values()), first_ids, function, *args)

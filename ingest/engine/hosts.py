@@ -26,10 +26,19 @@ END_S = 5.0  # for the jobs that run when an actor is ended
 CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
 
 
-def warm_reader() -> None:
-    """Load in a worker process what its first read task would load."""
+def warm_reader(*, records: bool) -> None:
+    """Load in a worker process what its first read task would load, and compile what would be compiled.
+
+    Args:
+        records: whether the source seems to be TFRecord.
+    """
     import ingest.engine.datasource
-    import ingest.read.parquet  # noqa: F401
+    import ingest.read.parquet
+
+    if records:
+        import ingest.read.tfrecord
+
+        ingest.read.tfrecord.warm_up()
 
 
 class FeederHost:
@@ -37,11 +46,12 @@ class FeederHost:
 
     Args:
         reader_cpus: CPUs of a read task.
+        records: whether the source seems to be TFRecord.
     """
 
-    def __init__(self, reader_cpus: float) -> None:
+    def __init__(self, reader_cpus: float, *, records: bool) -> None:
         # A reader's process starts while the data is being listed and this one loads Ray Data itself.
-        self._warm = ray.remote(warm_reader).options(num_cpus=reader_cpus, max_retries=0).remote()
+        self._warm = ray.remote(warm_reader).options(num_cpus=reader_cpus, max_retries=0).remote(records=records)
         from ingest.engine.feeder import Feeder
 
         self._feeder = Feeder()

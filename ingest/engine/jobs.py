@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
 from ingest.plan.schedule import Share
-from ingest.spec import Storage
+from ingest.read.windows import ReadOptions
 
 _LISTED = -1  # in place of a slice's start: the rows follow one by one
 
@@ -25,7 +25,7 @@ class FeedConfig:
     Attributes:
         share: the rank's share of every global batch.
         order: resolved.
-        storage, fill: from the spec.
+        read: from the spec.
         readers: reads that may run at a time.
         first_readers: the same until the first has arrived.
         reader_cpus: CPUs of each.
@@ -37,8 +37,7 @@ class FeedConfig:
 
     share: Share
     order: Order
-    storage: Storage
-    fill: dict[str, Any]
+    read: ReadOptions
     readers: int
     first_readers: int
     reader_cpus: float

@@ -19,6 +19,7 @@ from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederH
 from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
 from ingest.errors import IngestError, StageError
 from ingest.loader.arranged import Arranged, join
+from ingest.manifest.listing import seems_tfrecord
 from ingest.manifest.model import Manifest
 from ingest.read.arranged import SAMPLE_ID
 from ingest.spec import Spec
@@ -55,7 +56,7 @@ class RankFeed:
         self._feeder = (
             ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
             .options(name=name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
-            .remote(spec.read.cpus)
+            .remote(spec.read.cpus, records=seems_tfrecord(spec.source))
         )
         augment = spec.augment
         count = augment.actors_per_trainer if augment.pipeline else 0

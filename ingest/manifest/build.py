@@ -53,25 +53,31 @@ def build_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source, 
         SpecError: `where` does not fit the columns.
         PlanError: no row is left.
     """
-    index = _in_file_order(files, index)
-    _raise_first_error(index)
+    index = in_file_order(files, index)
     seen = _distinct_schemas(index)
     columns = source.columns or _all_columns(seen, files)
     schema = pa.schema([pa.field(name, _column_type(name, wanted, seen, files)) for name, wanted in columns.items()])
-    manifest = Manifest("parquet", tuple(files), _units(index), schema, dict(columns))
+    manifest = Manifest("parquet", tuple(files), units_of(index), schema, dict(columns))
     wanted = where_columns(source.where)
     types = {name: kind for name in wanted if (kind := _find_type(name, seen, files)) is not None}
     in_files = {name for name in {*wanted, *columns.values()} if any(one.columns.find(name) for one in seen)}
     manifest = settle(manifest, source, types, in_files, lambda: _known(seen, files), look)
-    _check_fill(source, manifest.schema)
+    check_fill(source, manifest.schema)
     return manifest
 
 
-def _in_file_order(files: Sequence[FileEntry], index: pa.Table) -> pa.Table:
+def in_file_order(files: Sequence[FileEntry], index: pa.Table) -> pa.Table:
+    """The rows of an index in the order of the files, one for each.
+
+    Raises:
+        SourceError: a file could not be read; of several, the first by path.
+    """
     order = pc.index_in(pa.array([entry.url for entry in files]), index["url"].combine_chunks())
     if order.null_count or len(index) != len(files):
         raise SourceError(f"{len(files)} files were listed and {len(index)} indexed", hint="This is a bug in ingest")
-    return index.take(order)
+    index = index.take(order)
+    _raise_first_error(index)
+    return index
 
 
 def _raise_first_error(index: pa.Table) -> None:
@@ -95,13 +101,21 @@ def _distinct_schemas(index: pa.Table) -> list[_Seen]:
 
 def _all_columns(seen: list[_Seen], files: Sequence[FileEntry]) -> dict[str, str]:
     names = [name for one in seen for name in one.schema.names]
-    names += [key for entry in files for key, _ in entry.partitions]
-    columns = {name: name for name in names}
+    return columns_of(names, files)
+
+
+def columns_of(names: Iterable[str], files: Sequence[FileEntry]) -> dict[str, str]:
+    """Output name: source column, where the spec names none: what the files hold, and the keys of their paths.
+
+    Raises:
+        SchemaError: a column has a name that every batch has already.
+    """
+    columns = {name: name for name in (*names, *(key for entry in files for key, _ in entry.partitions))}
     taken = [name for name in _RESERVED if name in columns]
     if taken:
         raise SchemaError(
             f"the data has a column named {taken[0]}, a name that every batch has already",
-            path=seen[0].url,
+            path=files[0].url,
             hint=f"Give source.columns, with another output name: {{my_{taken[0]}: {taken[0]}}}",
         )
     return columns
@@ -137,7 +151,12 @@ def _find_type(wanted: str, seen: list[_Seen], files: Sequence[FileEntry]) -> pa
             merged, merged_in = fitting, one.url
     if merged is not None:
         return merged
-    values = [value for entry in files for key, value in entry.partitions if key == wanted]
+    return partition_type(files, wanted)
+
+
+def partition_type(files: Sequence[FileEntry], key: str) -> pa.DataType | None:
+    """The type of a hive key's values over all files; None where no path has it."""
+    values = [value for entry in files for known, value in entry.partitions if known == key]
     return _partition_type(values) if values else None
 
 
@@ -169,7 +188,12 @@ def _missing(name: str, wanted: str, seen: list[_Seen], files: Sequence[FileEntr
     )
 
 
-def _check_fill(source: Source, schema: pa.Schema) -> None:
+def check_fill(source: Source, schema: pa.Schema) -> None:
+    """Refuse what cannot stand for a null.
+
+    Raises:
+        SchemaError: `fill` names no output, or does not fit its type.
+    """
     for name, value in source.fill.items():
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, 1)
@@ -184,20 +208,27 @@ def _check_fill(source: Source, schema: pa.Schema) -> None:
             raise SchemaError(f"source.fill: {value!r} does not fit column '{name}' of type {kind}: {error}") from None
 
 
-def _units(index: pa.Table) -> Units:
-    """Row groups in file order without the empty ones."""
+def units_of(index: pa.Table) -> Units:
+    """Units in file order without the empty ones.
+
+    Args:
+        index: lists of `rows`, `bytes`, `memory_bytes` of each file's units; of TFRecord also `offset` and `file_row`.
+    """
     counts = pc.list_value_length(index["rows"]).to_numpy().astype(np.int64)
     file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     file_begin = np.cumsum(counts) - counts
     ordinal = (np.arange(len(file)) - file_begin[file]).astype(np.int32)
     rows, encoded, decoded = (_flat(index[name]) for name in ("rows", "bytes", "memory_bytes"))
     before = np.cumsum(rows) - rows
-    # The first group of each file that has any is where the file's own rows begin.
-    file_first = np.zeros(len(counts), np.int64)
-    file_first[counts > 0] = before[file_begin[counts > 0]]
-    file_row = before - file_first[file]
+    if "offset" in index.column_names:
+        file_row, offset = _flat(index["file_row"]), _flat(index["offset"])
+    else:
+        # The first group of each file that has any is where the file's own rows begin.
+        file_first = np.zeros(len(counts), np.int64)
+        file_first[counts > 0] = before[file_begin[counts > 0]]
+        file_row, offset = before - file_first[file], np.zeros(len(file), np.int64)
     keep = rows > 0
-    return Units(file[keep], ordinal[keep], rows[keep], encoded[keep], decoded[keep], file_row[keep])
+    return Units(file[keep], ordinal[keep], rows[keep], encoded[keep], decoded[keep], file_row[keep], offset[keep])
 
 
 def _flat(lists: pa.ChunkedArray) -> NDArray[np.int64]:

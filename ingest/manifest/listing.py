@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from ingest.errors import SourceError
@@ -12,10 +12,12 @@ from ingest.spec import Source
 from ingest.storage.filesystem import FileInfo, FileSystem, literal, open_filesystem
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+INDEX_SUFFIX = ".idx"
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 DIRECTORY_INTEGER = re.compile(r"-?[0-9]{1,18}")  # a hive key whose values all look so is an int64 column
 
-_TFRECORD = re.compile(r"\.tfrecords?\b|-\d{5}-of-\d{5}(\.gz)?$", re.IGNORECASE)
+_SHARD = r"-\d{5,}-of-\d{5,}"
+_TFRECORD = re.compile(rf"(\.tfrecords?({_SHARD})?|\.tfrec|{_SHARD})(\.(gz|gzip|zlib|zz|z))?$", re.IGNORECASE)
 _HIVE_DIRECTORY = re.compile(r"[^=./][^=/]*=[^/]*")
 _PARQUET_MAGIC = (b"PAR1", b"PARE")
 
@@ -24,28 +26,35 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
     """The data files of a source, sorted by their path relative to its root.
 
     The root is the deepest directory common to all paths given. In a directory or glob, names that begin with `_` or
-    `.` (`_SUCCESS`, `_metadata`, anything under `_temporary/`), `.crc` files and files of zero bytes are left out;
-    `key=value` directories are hive partitions whatever their key. Where any name in the set has a Parquet suffix
-    (.parquet, .parq, .pq), only such names count, so that a README beside them is no data; else every file counts.
+    `.` (`_SUCCESS`, `_metadata`, anything under `_temporary/`), `.crc` files, files of zero bytes and record indices
+    (`NAME.idx` or `STEM.idx` beside a file) are left out; `key=value` directories are hive partitions whatever their
+    key. Where any name in the set is one of Parquet (.parquet, .parq, .pq) or TFRecord (.tfrecord, .tfrecords, .tfrec,
+    NAME-00000-of-00100, also followed by .gz), only such names count, so that a README beside them is no data; else
+    every file counts.
 
     Raises:
-        SourceError: a path is missing, nothing is left to read, or the files are not Parquet.
+        SourceError: a path is missing, nothing is left to read, or there are files of both formats.
     """
     found: dict[str, tuple[FileInfo, bool]] = {}
     bases: list[str] = []
+    indices: set[str] = set()
     for path in source.paths:
         filesystem = open_filesystem(path, source.storage)
-        base, infos, explicit = _expand(filesystem.canonical(path), filesystem)
+        base, infos, beside, explicit = _expand(filesystem.canonical(path), filesystem, source.format)
         bases.append(base)
+        indices |= beside
         for info in infos:
             found[info.url] = (info, explicit or found.get(info.url, (info, False))[1])
     root = _common(bases)
+    sidecars = _sidecars(found, indices)
+    used = set(sidecars.values())
     entries = [
-        (FileEntry(path, info.url, info.size, info.etag, _partitions(path)), explicit)
+        (FileEntry(path, info.url, info.size, info.etag, _partitions(path), sidecars.get(info.url)), explicit)
         for info, explicit in found.values()
         for path in (_relative(literal(info.url), literal(root)),)
+        if explicit or info.url not in used
     ]
-    kept = _data_files(entries)
+    kept = _data_files(entries, source.format)
     if not kept:
         raise SourceError(
             f"there is no data file under {', '.join(source.paths)}",
@@ -53,27 +62,61 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
             hint="Hidden files, files that begin with '_' and empty ones do not count",
         )
     kept.sort(key=lambda entry: (entry.path, entry.url))
-    _check_format(kept, source)
     return tuple(kept)
 
 
-def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], bool]:
-    """(base directory, files, whether the user named the file itself) of one path as given."""
+def format_of(files: Sequence[FileEntry], source: Source) -> str:
+    """`parquet` or `tfrecord`: what the spec says, or the names, or else the first bytes of the first file.
+
+    Every file is looked at later, in parallel; one of another format is an error then.
+
+    Raises:
+        SourceError: neither.
+    """
+    if source.format != "auto":
+        return source.format
+    for known, is_one in _NAMED.items():
+        if any(is_one(entry.path) for entry in files):
+            return known
+    first = next((entry for entry in files if entry.size), files[0])
+    span = (0, min(64, first.size))
+    head = bytes(open_filesystem(first.url, source.storage).read_ranges(first.url, [span], first.etag)[0])
+    if head[:4] in _PARQUET_MAGIC:
+        return "parquet"
+    from ingest.manifest.stream import looks_like_tfrecord  # loads numba, of no use to Parquet
+
+    if looks_like_tfrecord(head):
+        return "tfrecord"
+    raise SourceError(
+        f"neither a Parquet file nor a TFRecord file: it begins with {head[:16]!r}",
+        path=first.url,
+        hint="source.path should lead to Parquet files or TFRecord files only",
+    )
+
+
+def seems_tfrecord(source: Source) -> bool:
+    """Whether the spec alone suggests TFRecord, before anything is listed; only warming up goes by it."""
+    if source.format != "auto":
+        return source.format == "tfrecord"
+    return bool(source.schema_) or any(_is_tfrecord(path) for path in source.paths)
+
+
+def _expand(path: str, filesystem: FileSystem, file_format: str) -> tuple[str, list[FileInfo], set[str], bool]:
+    """(base directory, files, URLs of indices, whether the user named the file itself) of one path as given."""
     info = None if path.endswith("/") else filesystem.info(path)
     if info is not None and info.size:
-        return path.rpartition("/")[0], [info], True
+        return path.rpartition("/")[0], [info], _indices_beside(info, filesystem), True
     below = filesystem.walk(path)
     if info is not None and not below:  # some stores mark a directory by an empty object of its name
+        if file_format == "tfrecord" or (file_format == "auto" and _is_tfrecord(path)):
+            return path.rpartition("/")[0], [info], set(), True  # no records, which is as a writer leaves it
         raise SourceError("the file is empty (0 bytes)", path=path)
     if below or not re.search(r"[*?\[]", path):
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):
             raise SourceError("no such file or directory", path=path)
-        return (
-            base,
-            [item for item in below if item.size and _visible(_relative(literal(item.url), literal(base)))],
-            False,
-        )
+        visible = [i for i in below if i.size and _visible(_relative(literal(i.url), literal(base)))]
+        return base, visible, _indices(below), False
     base, pattern = _split_glob(path)
     allow_hidden = any(_hidden(part) for part in pattern.split("/"))
     match = re.compile(_glob_regex(pattern))
@@ -81,7 +124,31 @@ def _expand(path: str, filesystem: FileSystem) -> tuple[str, list[FileInfo], boo
     matched = [item for item, name in names if item.size and match.fullmatch(name) and (allow_hidden or _visible(name))]
     if not matched:
         raise SourceError("no file matches the glob", path=path, hint=f"{len(names)} files lie under {base}/")
-    return base, matched, False
+    return base, matched, _indices(item for item, _ in names), False
+
+
+def _indices(infos: Iterable[FileInfo]) -> set[str]:
+    return {info.url for info in infos if info.url.endswith(INDEX_SUFFIX)}
+
+
+def _indices_beside(info: FileInfo, filesystem: FileSystem) -> set[str]:
+    """The record indices of a file that the user named, whose directory was not listed."""
+    if _is_parquet(info.url):
+        return set()
+    return {name for name in _index_names(info.url) if filesystem.info(name) is not None}
+
+
+def _index_names(url: str) -> list[str]:
+    """Where the index of a file may lie: beside its whole name, or its name without the suffix."""
+    folder, _, name = url.rpartition("/")
+    stem = name.rpartition(".")[0]
+    return [f"{url}{INDEX_SUFFIX}", *([f"{folder}/{stem}{INDEX_SUFFIX}"] if stem else [])]
+
+
+def _sidecars(urls: Iterable[str], indices: set[str]) -> dict[str, str]:
+    """File: its record index, for those that have one."""
+    pairs = ((url, next((n for n in _index_names(url) if n in indices and n != url), None)) for url in urls)
+    return {url: index for url, index in pairs if index is not None}
 
 
 def _visible(path: str) -> bool:
@@ -143,29 +210,32 @@ def _partitions(path: str) -> tuple[tuple[str, str], ...]:
     return tuple((unquote(key), unquote(value)) for key, value in pairs)
 
 
-def _data_files(entries: list[tuple[FileEntry, bool]]) -> list[FileEntry]:
-    if any(_is_parquet(entry.path) for entry, _ in entries):
-        return [entry for entry, explicit in entries if explicit or _is_parquet(entry.path)]
-    return [entry for entry, _ in entries]
+def _data_files(entries: list[tuple[FileEntry, bool]], file_format: str) -> list[FileEntry]:
+    """Those named as data where any is, and those that the user named; else all.
+
+    Raises:
+        SourceError: there are names of both formats, and the spec does not say which.
+    """
+    named = {known: [e for e, _ in entries if is_one(e.path)] for known, is_one in _NAMED.items()}
+    parquet, tfrecord = named["parquet"], named["tfrecord"]
+    if file_format == "auto" and parquet and tfrecord:
+        raise SourceError(
+            f"there are both Parquet files ({parquet[0].path}) and TFRecord files ({tfrecord[0].path})",
+            path=min(parquet[0].url, tfrecord[0].url),
+            hint="Say which in source.format, or give a glob that matches one kind",
+        )
+    wanted = file_format if file_format != "auto" else "parquet" if parquet else "tfrecord"
+    if not named[wanted]:
+        return [entry for entry, _ in entries]
+    return [entry for entry, explicit in entries if explicit or _NAMED[wanted](entry.path)]
 
 
 def _is_parquet(path: str) -> bool:
     return path.lower().endswith(PARQUET_SUFFIXES)
 
 
-def _check_format(entries: list[FileEntry], source: Source) -> None:
-    """One look at the first file decides for names that say nothing; every footer is checked later, in parallel."""
-    first = entries[0]
-    if source.format == "parquet" or _is_parquet(first.path):
-        return
-    if _TFRECORD.search(first.path.rpartition("/")[2]):
-        raise SourceError(
-            "this looks like TFRecord, which is not supported yet", path=first.url, hint="Convert it to Parquet"
-        )
-    head = bytes(open_filesystem(first.url, source.storage).read_ranges(first.url, [(0, min(4, first.size))])[0])
-    if head not in _PARQUET_MAGIC:
-        raise SourceError(
-            f"not a Parquet file: it begins with {head!r}",
-            path=first.url,
-            hint="source.path should lead to Parquet files only",
-        )
+def _is_tfrecord(path: str) -> bool:
+    return _TFRECORD.search(path.rpartition("/")[2]) is not None and not _is_parquet(path)
+
+
+_NAMED = {"parquet": _is_parquet, "tfrecord": _is_tfrecord}

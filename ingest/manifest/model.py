@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ingest.errors import PlanError
+from ingest.errors import PlanError, SourceError
 from ingest.manifest.selection import Selection
-from ingest.spec import class_facts
+from ingest.spec import FeatureType, class_facts
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class FileEntry:
         size: bytes.
         etag: the store's version of the content (ETag; or the time of change for local files), where there is one.
         partitions: hive key=value pairs found in the path, as written.
+        sidecar: the URL of a record index that lies beside a TFRecord file.
     """
 
     path: str
@@ -33,6 +34,7 @@ class FileEntry:
     size: int
     etag: str | None = None
     partitions: tuple[tuple[str, str], ...] = ()
+    sidecar: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ class Units:
 
     Attributes:
         file: int32 (units,), index into the manifest's files.
-        ordinal: int32 (units,), the row group inside the file.
+        ordinal: int32 (units,), the unit inside the file: of Parquet, the row group.
         rows: int64 (units,), kept by the source's where, split and limit.
         bytes: int64 (units,), encoded bytes that reading the wanted columns fetches.
         memory_bytes: int64 (units,), the wanted columns of the kept rows once decoded from the file format (images
             still encoded).
         file_row: int64 (units,), row inside the file at which the unit begins.
+        offset: int64 (units,), byte of the file at which a run of TFRecord records begins; 0 for Parquet.
     """
 
     file: NDArray[np.int32]
@@ -55,9 +58,32 @@ class Units:
     bytes: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
     file_row: NDArray[np.int64]
+    offset: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Records that indexing found damaged. Those that are lost are in no unit, so no count holds them.
+
+    Attributes:
+        url: the file.
+        record: number of the first of them in the file.
+        offset: the byte at which it begins; in the decompressed data, where the file is compressed.
+        message: where and why.
+        lost_records: how many; None where that cannot be known, since no record after it can be found; 0 where it
+            stays, for reading to judge.
+        lost_bytes: bytes of the file that they took; None where that cannot be known.
+    """
+
+    url: str
+    record: int
+    offset: int
+    message: str
+    lost_records: int | None
+    lost_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -65,13 +91,15 @@ class Manifest:
     """The files and units of a data set, the same on every rank.
 
     Attributes:
-        format: `parquet`.
+        format: `parquet` or `tfrecord`.
         files: sorted by path.
         units: see `Units`.
         schema: the Arrow schema of the wanted columns under their output names, merged over all files.
         columns: output name: source column, resolved (never None).
         selection: which rows of the units are kept; None for all.
         classes: output name: the strings that its numbers stand for, in order.
+        features: of TFRecord, source column: its type, declared or found; fixed for the run.
+        damage: what indexing left out, in file order. Whether that ends a run is the spec's to say.
     """
 
     format: str
@@ -81,6 +109,8 @@ class Manifest:
     columns: dict[str, str] = field(default_factory=dict)
     selection: Selection | None = None
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    features: dict[str, FeatureType] = field(default_factory=dict)
+    damage: tuple[Damage, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -146,3 +176,21 @@ class Manifest:
             raise PlanError(f"sample {sample_id} is left out by the source's where, split or limit")
         row = int(self.units.file_row[unit]) + sample_id - int(self.unit_first_id[unit])
         return self.files[int(self.units.file[unit])].url, row
+
+
+def refuse_damage(manifest: Manifest) -> None:
+    """Refuse data that indexing found damaged, for a spec that does not allow it to be left out.
+
+    Raises:
+        SourceError: the first damage, with its file, record and byte.
+    """
+    if not manifest.damage:
+        return
+    first, files = manifest.damage[0], len({each.url for each in manifest.damage})
+    more = f" ({len(manifest.damage)} such places in {files} files)" if len(manifest.damage) > 1 else ""
+    raise SourceError(
+        first.message + more,
+        path=first.url,
+        row=first.record,
+        hint="Write or copy the file again; or leave out what is damaged: errors.on_bad_sample: replace",
+    )

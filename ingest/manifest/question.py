@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.selection import Kept
 from ingest.manifest.statistics import directory_bounds
 from ingest.manifest.where import FALSE, NULL, TRUE, Bound, Bounds, is_text, outcomes
+from ingest.spec import FeatureType
 
 MAX_CLASSES = 1 << 20
 TASK_ROWS, TASK_FILES = 1 << 22, 64  # what one task looks at
@@ -32,12 +33,15 @@ ANSWERS = pa.schema(
 
 
 class Target(NamedTuple):
-    """A unit to ask: its number, its file, its place in it and its rows."""
+    """A unit to ask: its number, file, place in it and rows; of TFRecord also its bytes and its first record."""
 
     unit: int
     entry: FileEntry
     ordinal: int
     rows: int
+    offset: int = 0
+    size: int = 0
+    first_record: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,16 @@ class Question:
         where: the filter; None when nothing is filtered.
         where_schema: source columns that the filter names, with the types it is bound to.
         class_schema: source columns whose distinct values are wanted.
+        features: of TFRecord, the types of those that are features.
+        check_payload: compare TFRecord payloads with their checksums.
     """
 
     format: str
     where: Bound | None
     where_schema: pa.Schema
     class_schema: pa.Schema
+    features: Mapping[str, FeatureType] = field(default_factory=dict)
+    check_payload: bool = True
 
 
 Look: TypeAlias = Callable[[Question, Sequence[Target]], pa.Table]
@@ -94,7 +102,7 @@ def ask(
     values: dict[str, set[bytes]] = {name: _directory_values(name, manifest) for name in question.class_schema.names}
     if len(asked):
         fields = [question.class_schema.field(name) for name in read]
-        question = Question(question.format, question.where, question.where_schema, pa.schema(fields))
+        question = replace(question, class_schema=pa.schema(fields))
         for wave in _waves(asked, enough is not None and not read):
             for unit, count, bits, found in _answers(look(question, _targets(manifest, wave)), wave):
                 kept[unit], bitmaps[unit] = count, bits
@@ -138,12 +146,15 @@ def _directory_values(name: str, manifest: Manifest) -> set[bytes]:
 def _targets(manifest: Manifest, asked: NDArray[np.int64]) -> list[Target]:
     units = manifest.units
     return [
-        Target(unit, manifest.files[file], ordinal, rows)
-        for unit, file, ordinal, rows in zip(
+        Target(unit, manifest.files[file], *places)
+        for unit, file, *places in zip(
             asked.tolist(),
             units.file[asked].tolist(),
             units.ordinal[asked].tolist(),
             units.rows[asked].tolist(),
+            units.offset[asked].tolist(),
+            units.bytes[asked].tolist(),
+            units.file_row[asked].tolist(),
             strict=True,
         )
     ]

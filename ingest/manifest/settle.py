@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from ingest.manifest.model import Manifest, Units
 from ingest.manifest.question import Enough, Look, Question, ask, check_class_type, columns_in
 from ingest.manifest.selection import Kept, select
 from ingest.manifest.where import bind
-from ingest.spec import Source
+from ingest.spec import FeatureType, Source
 
 
 def settle(
@@ -24,6 +25,7 @@ def settle(
     in_files: Collection[str],
     known: Callable[[], list[str]],
     look: Look | None,
+    features: Mapping[str, FeatureType] = MappingProxyType({}),
 ) -> Manifest:
     """The manifest of what the source keeps. Filters see the data before anything is left out, as do classes.
 
@@ -34,6 +36,7 @@ def settle(
         in_files: source columns that some file has; others are hive keys.
         known: every name that a filter could use.
         look: reads; needed for a filter, and for classes that are to be found.
+        features: of TFRecord, source column: its type, of all columns named here.
 
     Raises:
         SpecError: the filter does not fit the columns.
@@ -48,7 +51,9 @@ def settle(
     if bound is not None or found:
         where_schema = columns_in(where_types, list(where_types))
         kinds = {sources[name]: manifest.schema.field(name).type for name in found}
-        question = Question(manifest.format, bound, where_schema, columns_in(kinds, list(kinds)))
+        classes_schema = columns_in(kinds, list(kinds))
+        check_payload = source.tfrecord.check_payload_crc
+        question = Question(manifest.format, bound, where_schema, classes_schema, dict(features), check_payload)
         directories = frozenset({*where_types, *kinds} - set(in_files))
         kept, values = ask(question, manifest, directories, look or _reading, _enough(manifest, source))
         classes = {name: values[sources[name]] for name in found}

@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.manifest.model import Damage, FileEntry, Manifest, Units
 from ingest.manifest.selection import Part, Selection
-from ingest.spec import Source, fingerprint
+from ingest.spec import FeatureType, Source, fingerprint
 
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 _META = b"ingest.manifest"
-_UNIT_TYPES = {"file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memory_bytes": "i8", "file_row": "i8"}
+_UNIT_TYPES = {
+    "file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memory_bytes": "i8", "file_row": "i8", "offset": "i8",
+}  # fmt: skip
 
 
 def cache_key(files: Sequence[FileEntry], source: Source) -> str:
@@ -31,7 +33,10 @@ def cache_key(files: Sequence[FileEntry], source: Source) -> str:
     return fingerprint(
         {
             "version": FORMAT_VERSION,
-            "files": [[f.path, f.url, f.size, f.etag, f.partitions] for f in files],
+            "files": [[f.path, f.url, f.size, f.etag, f.partitions, f.sidecar] for f in files],
+            "format": source.format,
+            "schema": {name: kind.model_dump(mode="json") for name, kind in source.schema_.items()},
+            "tfrecord": source.tfrecord.model_dump(mode="json"),
             "columns": None if source.columns is None else list(source.columns.items()),
             "fill": source.fill,
             "where": source.where,
@@ -84,6 +89,7 @@ def _to_table(manifest: Manifest) -> pa.Table:
             "size": pa.array([f.size for f in manifest.files], pa.int64()),
             "etag": pa.array([f.etag for f in manifest.files], pa.string()),
             "partitions": pa.array([json.dumps(f.partitions) for f in manifest.files], pa.string()),
+            "sidecar": pa.array([f.sidecar for f in manifest.files], pa.string()),
         }
     )
     sink = pa.BufferOutputStream()
@@ -94,6 +100,8 @@ def _to_table(manifest: Manifest) -> pa.Table:
         "format": manifest.format,
         "columns": list(manifest.columns.items()),
         "classes": manifest.classes,
+        "features": {name: kind.model_dump(mode="json") for name, kind in manifest.features.items()},
+        "damage": [asdict(each) for each in manifest.damage],
     }
     table = pa.table({name: getattr(manifest.units, name) for name in _UNIT_TYPES})
     if (selection := manifest.selection) is not None:
@@ -121,14 +129,25 @@ def _from_table(table: pa.Table) -> Manifest:
         raise ValueError(f"it has version {facts['version']}, and this is version {FORMAT_VERSION}")
     files = pa.ipc.open_stream(pa.py_buffer(meta[b"ingest.files"])).read_all()
     entries = tuple(
-        FileEntry(f["path"], f["url"], f["size"], f["etag"], tuple((k, v) for k, v in json.loads(f["partitions"])))
+        FileEntry(
+            f["path"],
+            f["url"],
+            f["size"],
+            f["etag"],
+            tuple((k, v) for k, v in json.loads(f["partitions"])),
+            f["sidecar"],
+        )
         for f in files.to_pylist()
     )
     units = Units(**{name: table[name].to_numpy().astype(np.dtype(kind)) for name, kind in _UNIT_TYPES.items()})
     schema = pa.ipc.read_schema(pa.py_buffer(meta[b"ingest.schema"]))
     classes = {name: tuple(values) for name, values in facts["classes"].items()}
     selection = _selection(table, facts["selection"]) if "selection" in facts else None
-    return Manifest(facts["format"], entries, units, schema, dict(facts["columns"]), selection, classes)
+    features = {name: FeatureType(**kind) for name, kind in facts["features"].items()}
+    damage = tuple(Damage(**each) for each in facts["damage"])
+    return Manifest(
+        facts["format"], entries, units, schema, dict(facts["columns"]), selection, classes, features, damage
+    )
 
 
 def _selection(table: pa.Table, facts: dict[str, Any]) -> Selection:

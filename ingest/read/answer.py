@@ -33,7 +33,7 @@ class Reader(NamedTuple):
     """
 
     may: Callable[[Target, Bound, Storage], int]
-    columns: Callable[[Target, pa.Schema, Storage], pa.Table]
+    columns: Callable[[Question, Target, pa.Schema, Storage], pa.Table]
 
 
 def answer(question: Question, targets: Sequence[Target], storage: Storage) -> pa.Table:
@@ -74,7 +74,7 @@ def _answer(question: Question, target: Target, reader: Reader, storage: Storage
         fields += [field for field in question.where_schema if field.name not in question.class_schema.names]
     bits = None
     if fields:
-        table = reader.columns(target, pa.schema(fields), storage)
+        table = reader.columns(question, target, pa.schema(fields), storage)
         if len(table) != target.rows:
             raise ReadError(
                 f"the file has changed since it was listed: {target.rows} rows then, {len(table)} now",
@@ -111,8 +111,24 @@ def _parquet_may(target: Target, bound: Bound, storage: Storage) -> int:
     return outcomes(bound, lambda name, kind: unit_bounds(target.entry, footer, target.ordinal, name, kind))
 
 
-def _parquet_columns(target: Target, schema: pa.Schema, storage: Storage) -> pa.Table:
+def _parquet_columns(question: Question, target: Target, schema: pa.Schema, storage: Storage) -> pa.Table:
+    del question
     return read_unit(target.entry, target.ordinal, None, schema, {name: name for name in schema.names}, storage, None)
 
 
-READERS = {"parquet": Reader(_parquet_may, _parquet_columns)}
+def _record_may(target: Target, bound: Bound, storage: Storage) -> int:
+    """Nothing is known of records that were not read."""
+    del target, bound, storage
+    return TRUE | FALSE | NULL
+
+
+def _record_columns(question: Question, target: Target, schema: pa.Schema, storage: Storage) -> pa.Table:
+    from ingest.read.tfrecord import Run, Wanted, read_records  # loads numba, of no use to Parquet
+
+    run = Run(target.entry, target.offset, target.size, target.first_record, slice(0, target.rows))
+    columns = {name: name for name in schema.names}
+    features = {name: question.features[name] for name in schema.names if name in question.features}
+    return read_records([run], Wanted(schema, columns, features, {}, None, question.check_payload, "raise"), storage)
+
+
+READERS = {"parquet": Reader(_parquet_may, _parquet_columns), "tfrecord": Reader(_record_may, _record_columns)}

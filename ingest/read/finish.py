@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,17 @@ from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer
 
 Rows: TypeAlias = NDArray[np.int64] | slice | None
+
+
+class Place(Protocol):
+    """Which rows a table holds, so that errors can say where one is."""
+
+    @property
+    def entry(self) -> FileEntry:
+        """The file."""
+
+    def file_row(self, row: int) -> int:
+        """The row inside the file of a table's row."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def finish(
         if name in classes:
             kind = _class_type(column, partitions.get(source))
         if column is None:
-            array = _constant(partitions.get(source), kind, len(table), where, source)
+            array = constant(partitions.get(source), kind, len(table), where, source)
         else:
             place = places.get(column.leaves[0])
             if place is None:
@@ -82,10 +93,10 @@ def finish(
                 raw = table.column(place)
             array = _cast(raw, kind, where, source)
             if source in partitions:
-                _check_agrees(array, partitions[source], where, source)
+                check_agrees(array, partitions[source], where, source)
         if name in classes:
-            array = _numbered(array, classes[name], where, name)
-        arrays.append(array if fill is None else _without_nulls(array, fill.get(name), where, name))
+            array = numbered(array, classes[name], where, name)
+        arrays.append(array if fill is None else without_nulls(array, fill.get(name), where, name))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -125,8 +136,12 @@ def text_of(array: pa.ChunkedArray) -> pa.ChunkedArray:
     return array if pa.types.is_large_binary(array.type) else array.cast(pa.large_binary())
 
 
-def _numbered(array: pa.ChunkedArray, classes: Sequence[str], where: Where, name: str) -> pa.ChunkedArray:
-    """Labels as int64, their places among the classes; nulls stay."""
+def numbered(array: pa.ChunkedArray, classes: Sequence[str], where: Place, name: str) -> pa.ChunkedArray:
+    """Labels as int64, their places among the classes; nulls stay.
+
+    Raises:
+        ReadError: the first row whose label is no class.
+    """
     array = text_of(array)
     known = pa.array([one.encode() for one in classes], pa.large_binary())
     numbers = pc.index_in(array, known)
@@ -143,14 +158,14 @@ def _numbered(array: pa.ChunkedArray, classes: Sequence[str], where: Where, name
     return numbers.cast(pa.int64())
 
 
-def _constant(value: str | None, kind: pa.DataType, count: int, where: Where, source: str) -> pa.ChunkedArray:
+def constant(value: str | None, kind: pa.DataType, count: int, where: Place, source: str) -> pa.ChunkedArray:
     """A hive partition's value, or nulls for a column that this file does not have."""
     if value is None or value == HIVE_NULL:
         return pa.chunked_array([pa.nulls(count, kind)])
     return pa.chunked_array([pa.repeat(_partition_scalar(value, kind, where, source), count)])
 
 
-def _partition_scalar(value: str, kind: pa.DataType, where: Where, source: str) -> pa.Scalar:
+def _partition_scalar(value: str, kind: pa.DataType, where: Place, source: str) -> pa.Scalar:
     try:
         return pa.scalar(value, pa.string()).cast(kind)
     except pa.ArrowException as error:
@@ -160,7 +175,12 @@ def _partition_scalar(value: str, kind: pa.DataType, where: Where, source: str) 
         ) from error
 
 
-def _check_agrees(array: pa.ChunkedArray, value: str, where: Where, source: str) -> None:
+def check_agrees(array: pa.ChunkedArray, value: str, where: Place, source: str) -> None:
+    """Refuse a column that the file has otherwise than its hive directory says.
+
+    Raises:
+        ReadError: the first row that disagrees.
+    """
     if value == HIVE_NULL:
         same = pc.is_null(array)
     else:
@@ -174,8 +194,12 @@ def _check_agrees(array: pa.ChunkedArray, value: str, where: Where, source: str)
         )
 
 
-def _without_nulls(array: pa.ChunkedArray, value: Any, where: Where, name: str) -> pa.ChunkedArray:
-    """Nulls filled where a value is given; refused where the type has no room for them."""
+def without_nulls(array: pa.ChunkedArray, value: Any, where: Place, name: str) -> pa.ChunkedArray:
+    """Nulls filled where a value is given; refused where the type has no room for them.
+
+    Raises:
+        ReadError: the first such row.
+    """
     if not array.null_count:
         return array
     kind = array.type

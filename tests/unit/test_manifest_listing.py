@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import uuid
+import zlib
 
 import fsspec
 import pyarrow as pa
@@ -10,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ingest.errors import SourceError
-from ingest.manifest.listing import list_files
+from ingest.manifest.listing import format_of, list_files
+from ingest.manifest.records import frame
 from ingest.spec import Source
 
 pytestmark = pytest.mark.unit
@@ -120,15 +123,83 @@ def test_missing_and_empty_are_told_apart(tmp_path):
         names(tmp_path / "f.parquet")
 
 
-@pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord-00000-of-00001", "train-00000-of-00002", "a.tfrecord.gz"])
-def test_tfrecord_is_named_as_not_supported(tmp_path, name):
-    (tmp_path / name).write_bytes(b"\x00" * 32)
-    with pytest.raises(SourceError, match="TFRecord, which is not supported"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.tfrecord", "x.tfrecords", "x.tfrec", "X.TFRECORD", "a.tfrecord.gz", "x.tfrecord-00000-of-00001",
+        "train-00000-of-00002", "train-00000-of-00002.gz", "x-00000-of-00001.tfrecord",
+    ],
+)  # fmt: skip
+def test_tfrecord_is_known_by_name(tmp_path, name):  # T07
+    (tmp_path / name).write_bytes(bytes(32))
+    (tmp_path / "README.md").write_text("about")
+    source = Source(path=str(tmp_path))
+    files = list_files(source)
+    assert [entry.path for entry in files] == [name]
+    assert format_of(files, source) == "tfrecord"
+
+
+def test_shards_of_a_set_are_all_found(tmp_path):  # T07
+    for name in ("x.tfrecord-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == ["train-00000-of-00002", "train-00001-of-00002", "x.tfrecord-00000-of-00001"]
+    assert names(tmp_path / "train-*") == ["train-00000-of-00002", "train-00001-of-00002"]
+
+
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        (frame(b"x") * 4, "tfrecord"),
+        (gzip.compress(frame(b"x")), "tfrecord"),
+        (zlib.compress(frame(b"x")), "tfrecord"),
+        (b"PAR1" + bytes(60), "parquet"), (frame(bytes(0x9C78)), "tfrecord"),
+    ],
+)  # fmt: skip
+def test_names_that_say_nothing_leave_it_to_the_first_bytes(tmp_path, head, known):
+    (tmp_path / "000000_0").write_bytes(head)
+    source = Source(path=str(tmp_path))
+    assert format_of(list_files(source), source) == known
+
+
+def test_a_mixed_directory_names_a_file_of_both_kinds(tmp_path):
+    write(tmp_path / "a.parquet")
+    (tmp_path / "b.tfrecord").write_bytes(frame(b"x"))
+    with pytest.raises(SourceError, match=r"both Parquet files \(a.parquet\) and TFRecord files \(b.tfrecord\)"):
         names(tmp_path)
+    with pytest.raises(SourceError, match="both"):
+        names([tmp_path / "a.parquet", tmp_path / "b.tfrecord"])
+    assert names(tmp_path, format="tfrecord") == ["b.tfrecord"]
+    assert names(tmp_path, format="parquet") == ["a.parquet"]
+    assert names(tmp_path / "*.tfrecord") == ["b.tfrecord"]
+
+
+def test_record_indices_lie_beside_the_data_and_are_none(tmp_path):
+    for name in ("a.tfrecord", "a.idx", "b.tfrecord", "b.tfrecord.idx", "c.tfrecord", "sub/c.idx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    expected = {"a.tfrecord": "a.idx", "b.tfrecord": "b.tfrecord.idx", "c.tfrecord": None}
+    for path in (tmp_path, tmp_path / "*.tfrecord", [tmp_path / name for name in expected]):
+        paths = [str(p) for p in path] if isinstance(path, list) else str(path)
+        found = {e.path: e.sidecar and e.sidecar.removeprefix(f"{tmp_path}/") for e in list_files(Source(path=paths))}
+        assert found == expected
+
+
+def test_an_index_of_a_file_without_a_suffix_is_no_data(tmp_path):
+    for name in ("shard0", "shard0.idx", "shard1"):
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == ["shard0", "shard1"]
+
+
+def test_an_empty_tfrecord_file_that_the_user_names_counts(tmp_path):
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    (tmp_path / "b.tfrecord").write_bytes(frame(b"x"))
+    assert names(tmp_path / "a.tfrecord") == ["a.tfrecord"]
+    assert names(tmp_path) == ["b.tfrecord"]
 
 
 def test_foreign_files_are_named_with_their_first_bytes(tmp_path):
     (tmp_path / "data.json").write_text('{"a": 1}')
-    with pytest.raises(SourceError, match="not a Parquet file") as caught:
-        names(tmp_path)
+    source = Source(path=str(tmp_path))
+    with pytest.raises(SourceError, match="neither a Parquet file nor a TFRecord file") as caught:
+        format_of(list_files(source), source)
     assert caught.value.path.endswith("data.json")
