@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -53,11 +53,12 @@ _times = st.sampled_from(
 Rows = list[dict[str, Any]]
 
 
-def rows(draw: Callable[[Any], Any], most: int = 30) -> Rows:
-    """Rows of `SCHEMA`; in some tables a column has no null, or nothing else."""
+def rows(draw: Callable[[Any], Any], most: int = 30, names: Sequence[str] = tuple(VALUES)) -> Rows:
+    """Rows of `SCHEMA`, or some of its columns; in some tables a column has no null, or nothing else."""
     count = draw(st.integers(1, most))
     columns = {}
-    for name, values in VALUES.items():
+    for name in names:
+        values = VALUES[name]
         kind = draw(st.sampled_from(["some", "some", "full", "none"]))
         value = {"some": st.none() | values, "full": values, "none": st.none()}[kind]
         columns[name] = draw(st.lists(value, min_size=count, max_size=count))
@@ -119,8 +120,8 @@ Truth = Callable[[dict[str, Any]], "bool | None"]
 
 
 @st.composite
-def _leaves(draw: Any) -> tuple[str, Truth]:
-    name = draw(st.sampled_from(list(VALUES)))
+def _leaves(draw: Any, names: Sequence[str]) -> tuple[str, Truth]:
+    name = draw(st.sampled_from(list(names)))
     spelled = 'r."in side"' if name == "r" else draw(st.sampled_from([name, f'"{name}"', f"`{name}`"]))
 
     def value(row: dict[str, Any]) -> Any:
@@ -172,10 +173,10 @@ def _join(op: str, parts: list[tuple[str, Truth]]) -> tuple[str, Truth]:
     return f" {op} ".join(f"({text})" for text, _ in parts), joined
 
 
-def filters() -> Any:
-    """(text, function of a row to True, False or None)."""
+def filters(names: Sequence[str] = tuple(VALUES)) -> Any:
+    """(text, function of a row to True, False or None), over columns of `SCHEMA`."""
     return st.recursive(
-        _leaves(),
+        _leaves(names),
         lambda inner: (
             inner.map(_negation)
             | st.builds(_join, st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3))

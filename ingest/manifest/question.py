@@ -53,7 +53,8 @@ class Question:
         where: the filter; None when nothing is filtered.
         where_schema: source columns that the filter names, with the types it is bound to.
         class_schema: source columns whose distinct values are wanted.
-        features: of TFRecord, the types of those that are features.
+        features: of TFRecord, the types of those that are features; a single value that is missing is a null, unless
+            it has a default.
         check_payload: compare TFRecord payloads with their checksums.
     """
 

@@ -36,7 +36,7 @@ def settle(
         in_files: source columns that some file has; others are hive keys.
         known: every name that a filter could use.
         look: reads; needed for a filter, and for classes that are to be found.
-        features: of TFRecord, source column: its type, of all columns named here.
+        features: of TFRecord, source column: its type, as filters and classes see it.
 
     Raises:
         SpecError: the filter does not fit the columns.

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingest.errors import ReadError
+from ingest.errors import ReadError, RecordError
 from ingest.manifest.question import ANSWERS, Question, Target, answer_of, check_count
 from ingest.manifest.statistics import unit_bounds
 from ingest.manifest.where import FALSE, NULL, TRUE, Bound, outcomes
+from ingest.read.example import BAD_COLUMN
 from ingest.read.filtering import kept
 from ingest.read.finish import text_of
 from ingest.read.parquet import read_unit
@@ -83,8 +84,12 @@ def _answer(question: Question, target: Target, reader: Reader, storage: Storage
             )
         if question.where is not None and count < 0:
             mask = kept(question.where, {name: table[name] for name in question.where_schema.names})
+            if BAD_COLUMN in table.column_names:  # kept, so that reading it says what is wrong, or replaces it
+                mask |= table[BAD_COLUMN].is_valid().to_numpy()
             count = int(np.count_nonzero(mask))
             bits = np.packbits(mask, bitorder="little").tobytes() if 0 < count < len(mask) else None
+    if fields and BAD_COLUMN in table.column_names:
+        table = table.filter(table[BAD_COLUMN].is_null())
     values = [_distinct(table[name]) for name in question.class_schema.names] if fields else []
     return {"unit": target.unit, "kept": count, "bits": bits, "values": values}
 
@@ -123,12 +128,42 @@ def _record_may(target: Target, bound: Bound, storage: Storage) -> int:
 
 
 def _record_columns(question: Question, target: Target, schema: pa.Schema, storage: Storage) -> pa.Table:
+    """A record that cannot be parsed has a row that means nothing, and says so in a last column."""
+    from ingest.read.schema import arrow_type
     from ingest.read.tfrecord import Run, Wanted, read_records  # loads numba, of no use to Parquet
 
+    features = {name: question.features[name] for name in schema.names if name in question.features}
+    single = [
+        name
+        for name, kind in features.items()
+        if kind.shape == () and kind.default is None and name not in dict(target.entry.partitions)
+    ]
+    for name in single:  # read as a list, which may be empty; a single value must be there
+        features[name] = features[name].model_copy(update={"shape": (None,)})
+        schema = schema.set(schema.get_field_index(name), pa.field(name, arrow_type(name, features[name])))
     run = Run(target.entry, target.offset, target.size, target.first_record, slice(0, target.rows))
     columns = {name: name for name in schema.names}
-    features = {name: question.features[name] for name in schema.names if name in question.features}
-    return read_records([run], Wanted(schema, columns, features, {}, None, question.check_payload, "raise"), storage)
+    wanted = Wanted(schema, columns, features, {}, None, question.check_payload, "mark")
+    table = read_records([run], wanted, storage)
+    for name in single:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, _single(table[name], name, target))
+    return table
+
+
+def _single(lists: pa.ChunkedArray, name: str, target: Target) -> pa.ChunkedArray:
+    """The values of lists of one value or none, which are nulls."""
+    lengths = pc.list_value_length(lists).to_numpy()
+    if lengths.max(initial=0) > 1:
+        row = int(np.argmax(lengths > 1))
+        raise RecordError(
+            f"feature '{name}' has {lengths[row]} values, and a filter or class list takes single ones",
+            path=target.entry.url,
+            row=target.first_record + row,
+            hint=f"Leave it out of them, or declare it as a list: source.schema: {{{name}: {{shape: [null]}}}}",
+        )
+    places = pa.array(np.cumsum(lengths) - 1, mask=lengths == 0)
+    return pc.list_flatten(lists).take(places)
 
 
 READERS = {"parquet": Reader(_parquet_may, _parquet_columns), "tfrecord": Reader(_record_may, _record_columns)}

@@ -84,9 +84,10 @@ def record_manifest(files: Sequence[FileEntry], index: pa.Table, source: Source,
     units = units_of(index)
     manifest = Manifest("tfrecord", tuple(files), units, schema, columns, features=read, damage=_damage(index))
     manifest = replace(manifest, units=replace(units, memory_bytes=_in_memory(manifest, source)))
-    types = {name: _type_of(name, features, files) for name in where_columns(source.where)}
+    asked = _asked(source, features, survey)
+    types = {name: _type_of(name, asked, files) for name in where_columns(source.where)}
     known = [*dict.fromkeys([*features, *survey.features])]
-    manifest = settle(manifest, source, types, set(features), lambda: known, look, features)
+    manifest = settle(manifest, source, types, set(features), lambda: known, look, {**features, **asked})
     check_fill(source, manifest.schema)
     return manifest
 
@@ -132,6 +133,21 @@ def _resolve(
     return columns, {
         each.name: declared.get(each.name) or FeatureType(dtype=_DTYPES[each.kind], shape=each.shape) for each in found
     }
+
+
+def _asked(source: Source, features: Mapping[str, FeatureType], survey: Survey) -> dict[str, FeatureType]:
+    """The features of a filter, as it sees them: without what `fill` says, and single where they are found to be.
+
+    A feature that some records lack is found to be a list, for there may be none; compared, none is a null.
+    """
+    asked = {}
+    for name in where_columns(source.where):
+        if name in source.schema_:
+            asked[name] = source.schema_[name]
+        elif name in features:
+            single = features[name].shape == (None,) and survey.features[name].longest <= 1
+            asked[name] = features[name].model_copy(update={"shape": ()}) if single else features[name]
+    return asked
 
 
 def _refuse_unknown(names: set[str], survey: Survey, source: Source) -> None:

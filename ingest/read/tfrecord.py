@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import ReadError, RecordError, SourceError
@@ -209,11 +210,23 @@ def _finish(table: pa.Table | None, where: _Place, wanted: Wanted, faults: dict[
         else:
             array = constant(partitions.get(source), kind, len(where.numbers), where, source)
         if name in wanted.classes:
-            array = numbered(array, wanted.classes[name], where, name)
+            array = _labels(array, wanted.classes[name], where, name, faults)
         arrays.append(array if wanted.fill is None else without_nulls(array, wanted.fill.get(name), where, name))
     if wanted.on_bad == "mark":
         arrays.append(pa.array([faults.get(row) for row in range(len(where.numbers))], pa.string()))
     return pa.Table.from_arrays(arrays, schema=_schema(wanted))
+
+
+def _labels(
+    array: pa.ChunkedArray, classes: Sequence[str], where: _Place, name: str, faults: dict[int, str]
+) -> pa.ChunkedArray:
+    """Labels as numbers; of rows that mean nothing, 0."""
+    if not faults:
+        return numbered(array, classes, where, name)
+    bad = np.zeros(len(array), bool)
+    bad[list(faults)] = True
+    numbers = numbered(pc.if_else(bad, pa.scalar(None, array.type), array), classes, where, name)
+    return pc.if_else(bad, 0, numbers)
 
 
 def _label_type(source: str, partitions: dict[str, str], wanted: Wanted) -> pa.DataType:

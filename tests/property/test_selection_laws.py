@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import tempfile
 from pathlib import Path
@@ -17,12 +18,14 @@ from ingest import rng
 from ingest.errors import PlanError
 from ingest.manifest import store
 from ingest.manifest.model import FileEntry, Manifest, Units
+from ingest.manifest.records import frame
 from ingest.manifest.selection import Kept, Part, select
 from ingest.plan.layout import Order
 from ingest.spec import Split
+from tests.examples import entry, example, floats, ints, strings
 from tests.filters import SCHEMA, filters, rows
 from tests.plans import deliver
-from tests.unit.whole import manifest_of, read_all
+from tests.unit.whole import manifest_of, read_all, read_units
 
 shares = st.lists(st.integers(1, 50), min_size=1, max_size=5).map(
     lambda weights: {name: w / (sum(weights) + 3) for name, w in zip("dbace", weights, strict=False)}
@@ -142,6 +145,7 @@ def test_counts_of_runs_are_sums_over_their_ids(lengths, split):
     assert part.counts(edges).tolist() == [int(held[a:b].sum()) for a, b in itertools.pairwise(edges)]
 
 
+@settings(max_examples=30)
 @given(st.data(), filters(), st.none() | splits, st.none() | st.integers(1, 40), st.integers(1, 7))
 def test_files_give_the_rows_that_the_filter_means(data, drawn, split, limit, group):
     """Two Parquet files under hive directories, one of which lacks a column; the filter also asks the hive key."""
@@ -173,3 +177,39 @@ def test_files_give_the_rows_that_the_filter_means(data, drawn, split, limit, gr
         got = read_all(folder, **options).to_pylist()
     whole = [{"s": row["s"], "key": "ab"[i]} for i in (0, 1) for row in tables[i]]
     assert got == [whole[i] for i in expected]
+
+
+FEATURES = {  # of TFRecord: column: (declared type, how a value is written)
+    "i": ("int64", ints), "g": ("float32", floats), "s": ("string", lambda v: strings(v.encode())),
+    "b": ("bytes", strings),
+}  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(st.data(), filters(list(FEATURES)), st.booleans(), st.none() | st.integers(1, 20))
+def test_records_give_the_rows_that_the_filter_means(data, drawn, compressed, limit):
+    """A feature that a record lacks is a null, whether types are declared or found."""
+    text, truth = drawn
+    table_rows = rows(data.draw, 20, list(FEATURES))
+    for row in table_rows:  # what TFRecord cannot tell apart, or hold
+        row["i"] = None if row["i"] is None else abs(row["i"])
+    records = [
+        example(*(entry(n.encode(), FEATURES[n][1](v)) for n, v in row.items() if v is not None), entry(b"n", ints(k)))
+        for k, row in enumerate(table_rows)
+    ]
+    expected = [k for k, row in enumerate(table_rows) if truth(row) is True][:limit]
+    pack = gzip.compress if compressed else bytes
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.tfrecord").write_bytes(pack(b"".join(map(frame, records))))
+        schema = {name: {"dtype": dtype} for name, (dtype, _) in FEATURES.items()}
+        options = {"columns": ["n"], "schema": schema, "where": text, "limit": limit}
+        if not expected:
+            with pytest.raises(PlanError, match=f"no row is left of {len(records)}"):
+                manifest_of(folder, **options)
+            return
+        manifest = manifest_of(folder, **options)
+        assert manifest.kept_ids().tolist() == expected
+        assert read_units(manifest)["n"].to_pylist() == expected
+        if all(any(row[name] is not None for row in table_rows) for name in FEATURES):
+            found = manifest_of(folder, **{**options, "schema": {}})
+            assert found.kept_ids().tolist() == expected

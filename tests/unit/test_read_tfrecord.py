@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from whole import manifest_of, read_units
 
-from ingest.errors import ReadError, RecordError, SchemaError, SourceError
+from ingest.errors import ReadError, RecordError, SchemaError, SourceError, SpecError
 from ingest.manifest import store, tfrecord
 from ingest.manifest.listing import list_files
 from ingest.manifest.model import refuse_damage
@@ -225,6 +225,46 @@ def test_filters_splits_and_classes(tmp_path, small_units):
         manifest_of(tmp_path, columns=["x"], where="nam = 'owl'")
     with pytest.raises(ReadError, match="'owl' here, which is none of the 2 classes"):
         read_all(tmp_path, classes={"name": ["cat", "dog"]})
+
+
+def test_a_feature_that_is_missing_is_null_to_a_filter(tmp_path):
+    records = [example(entry(b"x", ints(i)), *([entry(b"m", ints(i % 3))] * (i % 2))) for i in range(12)]
+    write(tmp_path / "a.tfrecord", records)
+    declared = {"x": {"dtype": "int64"}, "m": {"dtype": "int64"}}
+    for schema in ({}, declared):
+        for where, ids in [("m is null", [0, 2, 4, 6, 8, 10]), ("m = 1", [1, 7]), ("not m = 1", [3, 5, 9, 11])]:
+            assert manifest_of(tmp_path, columns=["x"], where=where, schema=schema).kept_ids().tolist() == ids
+    # What stands for a null does so after the filter; a default is the data's own.
+    filled = manifest_of(tmp_path, schema=declared, fill={"m": 1}, where="m = 1")
+    assert filled.kept_ids().tolist() == [1, 7]
+    given = manifest_of(tmp_path, schema={**declared, "m": {"dtype": "int64", "default": 1}}, where="m = 1")
+    assert given.kept_ids().tolist() == [0, 1, 2, 4, 6, 7, 8, 10]
+
+
+def test_a_feature_of_several_values_is_no_match_for_a_filter(tmp_path):
+    write(tmp_path / "a.tfrecord", [example(entry(b"x", ints(*range(i)))) for i in (1, 0, 2)])
+    with pytest.raises(SpecError, match=r"column 'x' has type large_list<item: int64>, and 1 is a number"):
+        manifest_of(tmp_path, where="x = 1")
+    with pytest.raises(
+        RecordError, match="feature 'x' has 2 values, and a filter or class list takes single"
+    ) as caught:
+        manifest_of(tmp_path, schema={"x": {"dtype": "int64"}}, where="x = 1")
+    assert (caught.value.path, caught.value.row) == (str(tmp_path / "a.tfrecord"), 2)
+
+
+def test_a_record_that_cannot_be_read_passes_the_filter_and_is_judged_when_read(tmp_path, small_units):
+    records = [example(entry(b"x", ints(i)), entry(b"l", strings(b"ab"[i % 2 : i % 2 + 1]))) for i in range(20)]
+    records[7] = b"\x0a\xff"  # no Example
+    write(tmp_path / "a.tfrecord", records)
+    declared = {"x": {"dtype": "int64"}, "l": {"dtype": "string"}}
+    manifest = manifest_of(tmp_path, schema=declared, where="x < 3", classes={"l": "auto"})
+    assert manifest.kept_ids().tolist() == [0, 1, 2, 7]
+    assert manifest.classes == {"l": ("a", "b")}
+    with pytest.raises(RecordError, match="record 7"):
+        read_units(manifest)
+    marked = read_units(manifest, mark_bad=True)
+    assert [text is None for text in marked[BAD_COLUMN].to_pylist()] == [True, True, True, False]
+    assert marked["l"].to_pylist()[:3] == [0, 1, 0]
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
