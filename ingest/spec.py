@@ -127,6 +127,33 @@ class TFRecord(Section):
     )
 
 
+class Cache(Section):
+    """What each node keeps on its own disk of what it has read from a store."""
+
+    path: str | None = Field(None, description="a directory on each node; nothing is kept when left out")
+    bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(None, description="that it may fill, on each node")
+    decoded: bool = Field(False, description="keep decoded images too; not there yet")
+
+    @model_validator(mode="after")
+    def _built(self) -> Cache:
+        if (self.path is None) != (self.bytes is None):
+            raise ValueError("give path and bytes together: where to keep, and how much")
+        if self.path is not None and not Path(self.path).is_absolute():
+            raise ValueError("path: is not absolute, and every node has another working directory")
+        if self.decoded:
+            raise ValueError("decoded: is not there yet in this release; leave it out")
+        return self
+
+
+class CachedStorage(Storage):
+    """How to reach a store, with a cache before it: what `Spec.reading` gives to those who read units."""
+
+    cache: Cache = Field(Cache())
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+
 class Source(Section):
     """What to read."""
 
@@ -365,6 +392,7 @@ class Spec(Section):
     batch: Batch = Field(Batch(), description="rows per step")
     loader: LoaderOptions = Field(LoaderOptions(), description="what the trainer receives")
     errors: Errors = Field(Errors(), description="bad samples")
+    cache: Cache = Field(Cache(), description="what each node keeps on its disk")
 
     @model_validator(mode="after")
     def _image_column(self) -> Spec:
@@ -417,6 +445,13 @@ class Spec(Section):
         except SpecError as error:
             error.path = str(path)
             raise
+
+    @property
+    def reading(self) -> Storage:
+        """How units are read: as `source.storage` says, from the cache where there is one."""
+        if self.cache.path is None:
+            return self.source.storage
+        return CachedStorage(**self.source.storage.model_dump(), cache=self.cache)
 
     def order_facts(self) -> dict[str, Any]:
         """What decides which rows come in which order, JSON-ready (lanes and interleave are kept beside it)."""

@@ -33,7 +33,7 @@ class ReadOptions:
     def of(cls, spec: Spec) -> ReadOptions:
         source = spec.source
         mark_bad = spec.errors.on_bad_sample == "replace"
-        return cls(source.storage, dict(source.fill), source.tfrecord.check_payload_crc, mark_bad)
+        return cls(spec.reading, dict(source.fill), source.tfrecord.check_payload_crc, mark_bad)
 
 
 def window_call(

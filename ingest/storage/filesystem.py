@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Protocol
 from urllib.parse import unquote
 
 from ingest.errors import SourceError
-from ingest.spec import Storage
-from ingest.storage.base import Blob, FileInfo
+from ingest.spec import Cache, CachedStorage, Storage
+from ingest.storage.base import Blob, FileInfo, FileSystem
+from ingest.storage.cache import CachedFiles, DiskCache
 from ingest.storage.clients import CLOUD_SCHEMES
 from ingest.storage.cloud import CloudFiles
 from ingest.storage.generic import GenericFiles
@@ -25,38 +25,6 @@ __all__ = [
     "split_url",
     "write_file",
 ]
-
-
-class FileSystem(Protocol):
-    """What the rest of ingest asks of a store. URLs are literal: nothing in them is unquoted or expanded.
-
-    Every method raises SourceError naming the URL: what is missing, denied, or not reachable.
-    """
-
-    @property
-    def remote(self) -> bool:
-        """Whether a request costs a round trip, so that ranges are worth coalescing and caching."""
-
-    def canonical(self, url: str) -> str:
-        """`url` as `walk` and `info` write it, so that one is a prefix of the other; a local path becomes absolute."""
-
-    def info(self, url: str) -> FileInfo | None:
-        """The file at `url`; None where there is no file (a directory is none)."""
-
-    def walk(self, url: str) -> list[FileInfo]:
-        """Every file below the directory `url`, in any depth and order; empty where there is none."""
-
-    def is_directory(self, url: str) -> bool:
-        """Whether an empty listing of `url` means an empty directory; in cloud stores there is no such thing."""
-
-    def read_ranges(self, url: str, ranges: list[tuple[int, int]], etag: str | None = None) -> list[Blob]:
-        """Bytes [start, end) of each range, fetched at the same time; with `etag`, of that version or not at all."""
-
-    def local_path(self, url: str) -> str | None:
-        """The path on this machine, where `url` is one."""
-
-    def write(self, url: str, data: bytes) -> None:
-        """Put `data` at `url`, in place of what was there; a reader sees the old file or the new one, whole."""
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -83,7 +51,9 @@ def open_filesystem(url: str, storage: Storage) -> FileSystem:
     if scheme in CLOUD_SCHEMES and not bucket:
         raise SourceError("the URL names no bucket", path=url, hint=f"Write {scheme}://bucket/path")
     # A fork shares no connections with its parent: each process opens its own.
-    return _open(scheme, bucket, storage, os.getpid())
+    files = _open(scheme, bucket, storage, os.getpid())
+    cache = storage.cache if isinstance(storage, CachedStorage) else None
+    return CachedFiles(files, _disk_cache(cache, os.getpid())) if cache is not None and files.remote else files
 
 
 def read_file(url: str, storage: Storage) -> bytes | None:
@@ -111,3 +81,8 @@ def _open(scheme: str, bucket: str, storage: Storage, _pid: int) -> FileSystem:
 
         return WebFiles(scheme, storage)
     return GenericFiles(scheme, storage)
+
+
+@lru_cache(maxsize=8)
+def _disk_cache(cache: Cache, _pid: int) -> DiskCache:
+    return DiskCache(cache)
