@@ -27,6 +27,7 @@ from pydantic import (
 
 from ingest.errors import SpecError
 from ingest.ops import RECIPES, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp
+from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
 from ingest.predicate import parse
 
 Auto = Literal["auto"]
@@ -289,6 +290,10 @@ class Augment(Section):
         None, description="instead: package.module:name, of one image's (pixels, numbers) to pixels; on the CPU"
     )
     column: str = Field("image", description="the output that holds encoded images")
+    also: tuple[str, ...] = Field((), description="further outputs that do, augmented by the same numbers")
+    boxes: SpelledBoxes = Field(None, description="an output that holds boxes, which move with the image")
+    keypoints: SpelledKeypoints = Field(None, description="an output that holds points, which move with the image")
+    masks: tuple[SpelledMask, ...] = Field((), description="outputs that hold encoded masks, which move with the image")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="the GPU where Ray has enough of them")
     placement: Literal["actor", "trainer"] = Field("actor", description="in actors beside the trainer")
     actors_per_trainer: PositiveInt = Field(1, description="augmentation actors of each rank")
@@ -314,6 +319,18 @@ class Augment(Section):
         """The ops, whichever way they were given; empty when there is nothing to augment."""
         own = self.function or self.numpy
         return (own,) if own else self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+
+    def target_facts(self) -> dict[str, Any]:
+        """What decides the content of the columns that move with the image, JSON-ready; empty where none does."""
+        named = {"also": self.also, "boxes": self.boxes, "keypoints": self.keypoints, "masks": self.masks}
+        return {name: self.model_dump(mode="json")[name] for name, value in named.items() if value}
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The outputs that move with the image."""
+        boxes = (self.boxes.column, *self.boxes.labels) if self.boxes else ()
+        points = (self.keypoints.column,) if self.keypoints else ()
+        return (*self.also, *boxes, *points, *(mask.column for mask in self.masks))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -406,6 +423,18 @@ class Spec(Section):
         return self
 
     @model_validator(mode="after")
+    def _target_columns(self) -> Spec:
+        columns, augment = self.source.columns, self.augment
+        names = (augment.column, *augment.targets)
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"augment: '{name}' is named twice among column, also, boxes, keypoints and masks")
+        for name in augment.targets if columns is not None else ():
+            if name not in (columns or ()):
+                raise ValueError(f"augment: '{name}' is not an output of columns ({', '.join(columns or ())})")
+        return self
+
+    @model_validator(mode="after")
     def _label_column(self) -> Spec:
         columns = self.source.columns
         for op in self.augment.pipeline:
@@ -473,6 +502,7 @@ class Spec(Section):
             "fill": self.source.fill,
             "ops": ops,
             "image": self.augment.column if ops else None,
+            **self.augment.target_facts(),
             **class_facts({name: one for name, one in self.source.classes.items() if one != "auto"}),
         }
         if self.source.schema_:

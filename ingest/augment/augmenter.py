@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
+from ingest.augment.companions import Companions
 from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, finish
 from ingest.augment.functions import check_loads
@@ -89,6 +90,8 @@ class Augmenter:
         self.notes: Counter[str] = Counter()
         self._notes_lock = threading.Lock()
         check(self._ops)
+        self._companions = Companions(spec)
+        self._images = (self._column, *spec.also)
         self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
         if not self._ops:
             return
@@ -156,22 +159,32 @@ class Augmenter:
             raise StageError("the augmenter is closed", stage="augment")
         if not self._ops:
             return collate(pieces), {}
-        encoded = gather(pieces, self._column)
-        if len(encoded) != len(sample_ids) or len(encoded) > self._batch_rows:
+        if sum(len(rows) for _, rows in pieces) != len(sample_ids) or len(sample_ids) > self._batch_rows:
             raise StageError(
-                f"{len(encoded)} rows with {len(sample_ids)} sample ids, at most {self._batch_rows}", stage="augment"
+                f"{sum(len(rows) for _, rows in pieces)} rows with {len(sample_ids)} sample ids, at most "
+                f"{self._batch_rows}",
+                stage="augment",
             )
         numbers = rng.uniforms(self._seed, pass_, sample_ids, max(1, self._draws + self._mixer.draws))
-        job, failures = self._job(encoded, numbers)
-        rows = [row for row in range(len(encoded)) if row not in failures]
+        jobs = {name: self._job(name, gather(pieces, name), numbers) for name in self._images}
+        failures = {row: error for _, failed in reversed(jobs.values()) for row, error in failed.items()}
+        rows = [row for row in range(len(sample_ids)) if row not in failures]
         chunks = [rows[at : at + self._chunk] for at in range(0, len(rows), self._chunk)]
-        work = [self._pool.submit(self._run, job, chunk) for chunk in chunks]
-        rest = collate(pieces, skip=(self._column,))
+        work = [self._pool.submit(self._run, job, chunk) for job, _ in jobs.values() for chunk in chunks]
+        job = jobs[self._column][0]
+        outs = {name: each.out for name, (each, _) in jobs.items()}
+        for i, mask in enumerate(self._companions.masks):
+            outs[mask.column] = self._companions.allocate(i, len(sample_ids))
+            mover = self._companions.mover(i, gather(pieces, mask.column), job, outs[mask.column])
+            work += [self._pool.submit(mover, chunk) for chunk in chunks]
+        batch = {**outs, **collate(pieces, skip=tuple(outs))}
+        found = self._companions.move(batch, job)
         for done in work:
-            failures.update(done.result())
-        for row in failures:
-            job.out[row] = 0 if job.out.dtype != object else np.zeros((0, 0, 3), np.uint8)
-        batch = {self._column: job.out, **rest}
+            found.update(done.result())
+        failures = {**found, **failures}
+        for out in outs.values():
+            _blank(out, failures)
+        self._companions.clear(batch, failures)
         if self._mixer:
             self._mix(batch, failures, sample_ids, groups, numbers[:, self._draws :])
         return batch, failures
@@ -200,7 +213,7 @@ class Augmenter:
                 worker.close()
 
     def _job(
-        self, encoded: Sequence[NDArray[np.uint8] | None], numbers: NDArray[np.float64]
+        self, column: str, encoded: Sequence[NDArray[np.uint8] | None], numbers: NDArray[np.float64]
     ) -> tuple[Job, dict[int, SampleError]]:
         """Headers and windows of a batch, and what is wrong with rows that need no decoding to tell."""
         failures: dict[int, SampleError] = {}
@@ -209,7 +222,7 @@ class Augmenter:
         shapes = np.ones((len(encoded), 2), np.int64)
         for row, data in enumerate(encoded):
             try:
-                headers[row] = header = self._header(data)
+                headers[row] = header = _header(data, column)
                 shapes[row] = header.upright
                 if data is not None and not header.dali:
                     whole[row] = decode_whole(data, header)
@@ -223,20 +236,16 @@ class Augmenter:
         found, problems = steps(self._ops, shapes, numbers)
         for row, problem in problems.items():
             failures.setdefault(row, SampleError(problem))
-        return Job(encoded, headers, whole, Plan(found), self._allocate(len(encoded))), failures
+        return Job(encoded, headers, whole, shapes, Plan(found), self._allocate(column, len(encoded))), failures
 
-    def _allocate(self, rows: int) -> NDArray[Any]:
+    def _allocate(self, column: str, rows: int) -> NDArray[Any]:
         if self._reused is None or fixed_shape(self._ops) is None:
             return allocate(self._ops, rows)
-        if getattr(self._reused, "out", None) is None:
-            self._reused.out = allocate(self._ops, self._batch_rows)
-        out: NDArray[Any] = self._reused.out
+        kept = self._reused.__dict__  # this thread's own
+        if column not in kept:
+            kept[column] = allocate(self._ops, self._batch_rows)
+        out: NDArray[Any] = kept[column]
         return out[:rows]
-
-    def _header(self, data: NDArray[np.uint8] | None) -> Header:
-        if data is None:
-            raise SampleError(f"null in column '{self._column}', where an image should be")
-        return read_header(data)
 
     def _run(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
         worker = self._workers.get()
@@ -250,3 +259,19 @@ def _located(error: SampleError, index: int) -> BadSampleError:
     bad = BadSampleError(error.message, hint=error.hint)
     bad.index = index
     return bad
+
+
+def _header(data: NDArray[np.uint8] | None, column: str) -> Header:
+    if data is None:
+        raise SampleError(f"null in column '{column}', where an image should be")
+    return read_header(data)
+
+
+def _blank(out: NDArray[Any], rows: Iterable[int]) -> None:
+    """Makes nothing of the rows that failed."""
+    for row in rows:
+        if out.dtype != object:
+            out[row] = 0
+        else:
+            kind = out[row].dtype if out[row] is not None else np.dtype(np.uint8)
+            out[row] = np.zeros((0, 0, 3) if out[row] is None or out[row].ndim == 3 else (0, 0), kind)

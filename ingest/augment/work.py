@@ -29,6 +29,7 @@ class Job:
         encoded: uint8 (bytes,), or None.
         headers: None where the row has failed before.
         whole: images that DALI does not decode, decoded: uint8 (height, width, 3), upright.
+        shapes: int64 (rows, 2), upright height and width of each image; (1, 1) where the row has failed before.
         plan: windows and steps.
         out: where results go.
     """
@@ -36,6 +37,7 @@ class Job:
     encoded: Sequence[NDArray[np.uint8] | None]
     headers: Sequence[Header | None]
     whole: dict[int, NDArray[np.uint8]]
+    shapes: NDArray[np.int64]
     plan: Plan
     out: NDArray[Any]
 

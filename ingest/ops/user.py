@@ -46,11 +46,13 @@ class User(Random):
         call: the function.
         draws: random numbers that each sample gets, uniform in [0, 1), keyed by seed, pass and sample id.
         size: of what it returns; without it, images keep their size.
+        moves: whether pixels change places; boxes, keypoints and masks cannot follow then.
     """
 
     call: Place
     draws: Annotated[int, Field(ge=0, le=4096)] = 0
     size: Size | None = None
+    moves: bool = True
 
     @model_validator(mode="before")
     @classmethod

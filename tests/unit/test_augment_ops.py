@@ -61,7 +61,8 @@ def test_the_cpu_path_is_within_its_tolerance_of_the_reference(name):
 def run_graph(ops, pictures, found):
     """The GPU's graph on DALI's CPU backend, from pixels."""
     worker = DeviceWorker(ops, len(pictures), 1, None)
-    job = Job([None] * len(pictures), [None] * len(pictures), {}, Plan(found), allocate(ops, len(pictures)))
+    none, shapes = [None] * len(pictures), np.array([one.shape[:2] for one in pictures])
+    job = Job(none, none, {}, shapes, Plan(found), allocate(ops, len(pictures)))
     rows = list(range(len(pictures)))
     windows = Plan(found).windows.tolist()
     crops = [np.array(image[y : y + h, x : x + w]) for image, (y, x, h, w) in zip(pictures, windows, strict=True)]
