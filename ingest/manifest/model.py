@@ -136,6 +136,10 @@ class Manifest:
         rows = self.selection.rows(unit, int(self.units.rows[unit]))
         return rows if kept is None else rows[kept]
 
+    def unit_total(self, unit: int) -> int:
+        """Rows that a unit has in its file, kept or not."""
+        return int(self.units.rows[unit] if self.selection is None else self.selection.total_rows[unit])
+
     def sample_ids(self, unit: int, kept: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Int64: the sample ids of the kept rows numbered `kept` in a unit; of all of them when None."""
         rows = self.unit_rows(unit, kept)

@@ -37,11 +37,13 @@ class Piece(NamedTuple):
         ordinal: the row group.
         rows: sorted int64 (n,) indices inside the unit; or a slice of step 1, which copies nothing: for a whole unit
             slice(0, its rows in the manifest), so that a unit cut by `limit` stays cut; None takes what is there.
+        unit_rows: rows that the unit had when it was listed, of which a filter may have counted some; None: not known.
     """
 
     entry: FileEntry
     ordinal: int
     rows: Rows
+    unit_rows: int | None = None
 
 
 def read_window(
@@ -59,7 +61,13 @@ def read_window(
     Raises:
         ReadError: as `read_unit`.
     """
-    tables = [read_unit(*piece, schema, columns, storage, fill, classes, stream_bytes=stream_bytes) for piece in pieces]
+
+    def one(piece: Piece) -> pa.Table:
+        entry, ordinal, rows, unit_rows = piece
+        how = (schema, columns, storage, fill, classes)
+        return read_unit(entry, ordinal, rows, *how, stream_bytes=stream_bytes, unit_rows=unit_rows)
+
+    tables = [one(piece) for piece in pieces]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -74,6 +82,7 @@ def read_unit(
     classes: Mapping[str, Sequence[str]] = _NO_CLASSES,
     *,
     stream_bytes: int = STREAM_BYTES,
+    unit_rows: int | None = None,
 ) -> pa.Table:
     """One row group of a file.
 
@@ -87,6 +96,7 @@ def read_unit(
         fill: output name: the value that stands for a null; None leaves every null where it is.
         classes: output name: the strings that its numbers stand for, in order.
         stream_bytes: a unit with more uncompressed bytes is read in pieces, and only the asked rows are held.
+        unit_rows: see `Piece`.
 
     Returns:
         A table of `schema`. Nulls that are not filled stay where the type has room for them (floats, strings, bytes,
@@ -98,7 +108,7 @@ def read_unit(
     filesystem = open_filesystem(entry.url, storage)
     try:
         footer = cached_footer(entry, filesystem)
-        _check_rows(entry, footer, ordinal, rows)
+        _check_rows(entry, footer, ordinal, rows, unit_rows)
         table, places = _read_group(entry, filesystem, footer, ordinal, rows, list(columns.values()), stream_bytes)
     except SourceError as error:
         raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
@@ -107,12 +117,14 @@ def read_unit(
     return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill, classes)
 
 
-def _check_rows(entry: FileEntry, footer: Footer, ordinal: int, rows: Rows) -> None:
-    """Refuse a row group that does not have the rows asked for."""
+def _check_rows(entry: FileEntry, footer: Footer, ordinal: int, rows: Rows, unit_rows: int | None) -> None:
+    """Refuse a row group that does not have the rows asked for, or not as many as were listed."""
     groups = footer.metadata.num_row_groups
     if ordinal >= groups:
         raise _changed(entry, f"row group {ordinal} was listed, and the file has {groups}")
     count = int(footer.metadata.row_group(ordinal).num_rows)
+    if unit_rows is not None and unit_rows != count:
+        raise _changed(entry, f"row group {ordinal} had {unit_rows} rows then, and has {count} now")
     last = 0
     if isinstance(rows, slice):
         last = rows.stop or 0

@@ -51,7 +51,9 @@ def window_call(
     if manifest.format == "parquet":
         from ingest.read.parquet import Piece, read_window
 
-        pieces = tuple(Piece(entry, int(held.ordinal[unit]), rows) for entry, unit, rows in places)
+        pieces = tuple(
+            Piece(entry, int(held.ordinal[unit]), rows, manifest.unit_total(unit)) for entry, unit, rows in places
+        )
         args = (manifest.schema, manifest.columns, options.storage, options.fill, manifest.classes)
         return read_window, (pieces, *args)
     from ingest.read.tfrecord import Run, Wanted, read_records

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from whole import manifest_of, read_all
+from whole import manifest_of, read_all, read_units
 
 from ingest.errors import PlanError, ReadError, SchemaError, SpecError
 from ingest.manifest import question
@@ -210,6 +211,16 @@ def test_a_file_that_changes_while_it_is_asked_is_named(animals, monkeypatch):
     monkeypatch.setitem(answer.READERS, "parquet", whole._replace(columns=lambda *a: whole.columns(*a).slice(1)))
     with pytest.raises(ReadError, match=r"the file has changed since it was listed: 4 rows then, 3 now .*0\.parquet"):
         manifest_of(animals, where="y = 0.5")
+
+
+def test_a_row_group_that_has_other_rows_than_were_filtered_is_an_error(animals):
+    manifest = manifest_of(animals, where="x < 3", columns=["x"])
+    table = pq.read_table(animals / "0.parquet")
+    pq.write_table(table, animals / "0.parquet", row_group_size=5)
+    changed = replace(manifest, files=manifest_of(animals).files)  # a store without versions of its files
+    with pytest.raises(ReadError, match="row group 0 had 4 rows then, and has 5 now"):
+        read_units(changed)
+    assert read_units(manifest_of(animals, where="x < 3", columns=["x"])).to_pydict() == {"x": [0, 1, 2]}
 
 
 def test_classes_found_are_sorted_and_data_wide(animals):

@@ -30,7 +30,7 @@ def manifest_of(path, **source):
 def pieces_of(manifest):
     units = manifest.units
     return [
-        Piece(manifest.files[file], int(ordinal), manifest.unit_rows(unit))
+        Piece(manifest.files[file], int(ordinal), manifest.unit_rows(unit), manifest.unit_total(unit))
         for unit, (file, ordinal) in enumerate(zip(units.file, units.ordinal, strict=True))
     ]
 
