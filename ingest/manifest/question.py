@@ -18,7 +18,7 @@ from ingest.manifest.where import FALSE, NULL, TRUE, Bound, Bounds, is_text, out
 from ingest.spec import FeatureType
 
 MAX_CLASSES = 1 << 20
-TASK_ROWS, TASK_FILES = 1 << 22, 64  # what one task looks at
+TASK_ROWS, TASK_FILES, TASK_BYTES = 1 << 22, 64, 64 << 20  # what one task looks at
 WAVE_UNITS = 64  # asked first where a limit may make the rest needless
 
 ANSWERS = pa.schema(
@@ -33,7 +33,7 @@ ANSWERS = pa.schema(
 
 
 class Target(NamedTuple):
-    """A unit to ask: its number, file, place in it and rows; of TFRecord also its bytes and its first record."""
+    """A unit to ask: its number, file, place in it and rows; of TFRecord, read whole, its bytes and first record."""
 
     unit: int
     entry: FileEntry
@@ -146,6 +146,7 @@ def _directory_values(name: str, manifest: Manifest) -> set[bytes]:
 
 def _targets(manifest: Manifest, asked: NDArray[np.int64]) -> list[Target]:
     units = manifest.units
+    sizes = units.bytes if manifest.format == "tfrecord" else np.zeros(len(units), np.int64)
     return [
         Target(unit, manifest.files[file], *places)
         for unit, file, *places in zip(
@@ -154,7 +155,7 @@ def _targets(manifest: Manifest, asked: NDArray[np.int64]) -> list[Target]:
             units.ordinal[asked].tolist(),
             units.rows[asked].tolist(),
             units.offset[asked].tolist(),
-            units.bytes[asked].tolist(),
+            sizes[asked].tolist(),
             units.file_row[asked].tolist(),
             strict=True,
         )
@@ -203,14 +204,15 @@ def check_class_type(name: str, kind: pa.DataType) -> None:
 
 
 def grouped(targets: Sequence[Target]) -> list[Sequence[Target]]:
-    """Targets as they are given to tasks: a few million rows, or the units of some files."""
-    cuts, rows, files = [0], 0, 0
+    """Targets as they are given to tasks: a few million rows, the units of some files, or some bytes of records."""
+    cuts, rows, files, size = [0], 0, 0, 0
     for i, target in enumerate(targets):
         new = i == 0 or target.entry is not targets[i - 1].entry
-        if rows and (rows + target.rows > TASK_ROWS or files + new > TASK_FILES):
+        full = rows + target.rows > TASK_ROWS or files + new > TASK_FILES or size + target.size > TASK_BYTES
+        if rows and full:
             cuts.append(i)
-            rows, files, new = 0, 0, True
-        rows, files = rows + target.rows, files + new
+            rows, files, size, new = 0, 0, 0, True
+        rows, files, size = rows + target.rows, files + new, size + target.size
     return [targets[a:b] for a, b in zip(cuts, [*cuts[1:], len(targets)], strict=True)]
 
 

@@ -302,6 +302,12 @@ def test_tasks_hold_rows_and_files_up_to_a_limit(monkeypatch, rows, files, sizes
     assert [len(group) for group in grouped(targets)] == sizes
 
 
+def test_tasks_of_records_hold_bytes_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(question, "TASK_BYTES", 100)
+    targets = [Target(i, None, i, 1, size=size) for i, size in enumerate([40, 40, 40, 500, 10, 10])]
+    assert [[target.size for target in group] for group in grouped(targets)] == [[40, 40], [40], [500], [10, 10]]
+
+
 def test_a_billion_rows_are_split_and_limited_cheaply():
     unit_rows = np.full(100_000, 10_000)
     began = time.process_time()
