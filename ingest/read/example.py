@@ -1,11 +1,13 @@
 """tf.Example records to Arrow columns, straight from their bytes: no TensorFlow, no object per record.
 
-What protobuf's parser accepts is read as it reads it. Two differences are meant: only the features asked for are looked
-into, so damage inside another one goes unseen; and a field that protobuf does not know, inside a map entry, is skipped,
-as its C++ and Java parsers do, where upb (Python's) drops the entry. An empty list of any kind is an empty list,
-whichever kind was asked for: it holds no value of the wrong kind. `tf.io.parse_example` differs from protobuf (it takes
-the first of several lists of a feature only, and the first piece of a list that is packed in several; it accepts names
-that are not UTF-8, and packed floats of 5 bytes; it refuses unknown fields): protobuf is followed.
+What protobuf's parser accepts is read as it reads it. Two differences are meant. Only the features asked for are looked
+into, and of a name that occurs twice its last entry: damage elsewhere can go unseen. And a field that protobuf does not
+know, inside a map entry, is skipped, as its C++ and Java parsers do, where upb (Python's) drops the entry.
+
+An empty list of any kind is an empty list, whichever kind was asked for: it holds no value of the wrong kind.
+`tf.io.parse_example` differs from protobuf: it takes the first of several lists of a feature only, and the first piece
+of a list that is packed in several; it accepts names that are not UTF-8, and packed floats of 5 bytes; it refuses
+unknown fields. There protobuf is followed.
 
 On the wire, a SequenceExample without feature lists is an Example, and is read as one: nothing of it is left out. One
 with feature lists (field 2, which Example does not have) is refused.

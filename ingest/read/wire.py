@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from ingest.jit import kernel
 
@@ -42,6 +44,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3  # field numbers of Feature's oneof
 KIND_NAMES = ("", "bytes", "float", "int64")
 
 _MOST_BYTES = 2**31 - 1  # of a protobuf message
+_SHORT = 16  # bytes that a loop copies sooner than a call does
 _DEEPEST = 100  # messages and groups inside each other, as protobuf counts
 _LEN = 2  # wire type
 _FIRST = 1 << 3 | _LEN  # the tag of field 1 with a length: features, entries, keys, packed values, byte strings
@@ -187,6 +190,34 @@ def _allocating_helper(function: Function) -> Function:
     """One that makes an array."""
     compiled: Function = njit(nogil=True, no_cpython_wrapper=True, **{**_options, "_nrt": True})(function)
     return compiled
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _memcpy(typing: Any, out: Any, out_at: Any, data: Any, start: Any, size: Any) -> Any:
+    """Bytes between contiguous uint8 arrays, from and to places that the caller has checked."""
+    del typing, out_at, start, size
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        places = []
+        for k in (0, 2):
+            array = context.make_array(signature.args[k])(context, builder, args[k])
+            places.append(builder.gep(array.data, [args[k + 1]]))
+        cgutils.raw_memcpy(builder, *places, args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), generate
+
+
+@_helper
+def _copy(out: Any, out_at: int, data: Any, start: int, size: int) -> None:
+    """Bytes data[start:start + size] to out[out_at:]."""
+    if size < _SHORT:
+        for k in range(size):
+            out[out_at + k] = data[start + k]
+    else:  # a loop would not become a copy of many bytes at a time, since an index may be negative
+        out[out_at] = data[start]  # where bounds are checked, these two lines check them
+        out[out_at + size - 1] = data[start + size - 1]
+        _memcpy(out, out_at, data, start, size)
 
 
 @_helper
@@ -514,9 +545,7 @@ def _put_floats(data: Any, start: int, stop: int, floats: Any, base: int, count:
     """Packed floats to floats[base + count:]: new count. Those past `room` are counted, not written."""
     new = (stop - start) >> 2
     size = min(new, max(room - count, 0)) * 4
-    first = (base + count) * 4
-    for k in range(size):
-        floats[first + k] = data[start + k]
+    _copy(floats, (base + count) * 4, data, start, size)
     return count + new
 
 
@@ -530,8 +559,7 @@ def _put_bytes(
     """
     end = at + stop - start
     if end <= most:
-        for k in range(stop - start):
-            columns.heap[heap + at + k] = data[start + k]
+        _copy(columns.heap, heap + at, data, start, stop - start)
     if count < room:
         columns.slots[base + 1 + count] = end
     return end
