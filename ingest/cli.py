@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -298,6 +300,23 @@ def stop_job(run: RunName, address: Address = None, debug: Debug = False) -> Non
         client = cli_submit.job_server(address)
         cli_submit.stop(client, cli_submit.find(client, run))
         return OK
+
+    raise typer.Exit(guarded(work, debug=debug))
+
+
+@app.command()
+def doctor(spec: SpecPath, json_: Json = None, sets: Sets = None, debug: Debug = False) -> None:
+    """From here, and from every node of the cluster that RAY_ADDRESS names: can the data be reached? If not, why?"""
+
+    def work() -> int:
+        from ingest import cli_doctor
+
+        loaded = load_spec(spec, sets or ())
+        nodes = bool(os.environ.get("RAY_ADDRESS"))
+        with cluster_session() if nodes else contextlib.nullcontext():
+            result = cli_doctor.doctor(loaded, nodes=nodes)
+        finish("doctor", result, json_, hide=["machines"])
+        return OK if result["ok"] else FAULT
 
     raise typer.Exit(guarded(work, debug=debug))
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from ingest.errors import SourceError
 from ingest.manifest.model import FileEntry
 from ingest.spec import Source
+from ingest.storage.failures import missing
 from ingest.storage.filesystem import FileInfo, FileSystem, literal, open_filesystem
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
@@ -56,10 +57,10 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
     ]
     kept = _data_files(entries, source.format)
     if not kept:
-        raise SourceError(
+        raise missing(
             f"there is no data file under {', '.join(source.paths)}",
-            path=source.paths[0],
-            hint="Hidden files, files that begin with '_' and empty ones do not count",
+            source.paths[0],
+            "Hidden files, files that begin with '_' and empty ones do not count",
         )
     kept.sort(key=lambda entry: (entry.path, entry.url))
     return tuple(kept)
@@ -114,7 +115,7 @@ def _expand(path: str, filesystem: FileSystem, file_format: str) -> tuple[str, l
     if below or not re.search(r"[*?\[]", path):
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):
-            raise SourceError("no such file or directory", path=path)
+            raise missing("no such file or directory", path)
         visible = [i for i in below if i.size and _visible(_relative(literal(i.url), literal(base)))]
         return base, visible, _indices(below), False
     base, pattern = _split_glob(path)
@@ -123,7 +124,7 @@ def _expand(path: str, filesystem: FileSystem, file_format: str) -> tuple[str, l
     names = [(item, _relative(literal(item.url), literal(base))) for item in filesystem.walk(base)]
     matched = [item for item, name in names if item.size and match.fullmatch(name) and (allow_hidden or _visible(name))]
     if not matched:
-        raise SourceError("no file matches the glob", path=path, hint=f"{len(names)} files lie under {base}/")
+        raise missing("no file matches the glob", path, f"{len(names)} files lie under {base}/")
     return base, matched, _indices(item for item, _ in names), False
 
 

@@ -26,10 +26,11 @@ _CREDENTIALS_LIVE = timedelta(minutes=15)  # botocore renews its own when 15 min
 
 @dataclass(frozen=True)
 class Client:
-    """A store's client, and the kind of source that its credentials came from."""
+    """A store's client, the kind of source that its credentials came from, and the URL of its server."""
 
     store: Any
     credentials: str
+    address: str
     # (part of a key that obstore's paths cannot hold, ending in an empty segment) -> a client that begins behind it
     behind: Callable[[str], Any] | None = None
 
@@ -102,7 +103,7 @@ def _s3(bucket: str, storage: Storage, found_region: str | None) -> Client:
         )
 
     main = urlunsplit((parts.scheme, address, path, "", "")) if virtual else endpoint
-    return Client(build(main, with_bucket=virtual), source, behind)
+    return Client(build(main, with_bucket=virtual), source, f"{parts.scheme}://{address}", behind)
 
 
 def _s3_credentials(storage: Storage) -> tuple[str, Callable[[], dict[str, Any]] | None, str | None]:
@@ -174,7 +175,8 @@ def _gcs(bucket: str, storage: Storage) -> Client:
     else:
         source = "instance metadata"
     options = client_options(storage, endpoint)
-    return Client(GCSStore(bucket, config=config, client_options=options, retry_config=_NO_RETRY), source)
+    store = GCSStore(bucket, config=config, client_options=options, retry_config=_NO_RETRY)
+    return Client(store, source, endpoint or "https://storage.googleapis.com")
 
 
 def _azure(bucket: str, storage: Storage) -> Client:
@@ -195,7 +197,9 @@ def _azure(bucket: str, storage: Storage) -> Client:
     found = (kind for kind, variables in names.items() if any(os.environ.get(name) for name in variables))
     source = "none (anonymous)" if storage.anonymous else next(found, "instance metadata")
     options = client_options(storage, endpoint)
-    return Client(AzureStore(container, config=config, client_options=options, retry_config=_NO_RETRY), source)
+    account = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+    store = AzureStore(container, config=config, client_options=options, retry_config=_NO_RETRY)
+    return Client(store, source, endpoint or f"https://{account}.blob.core.windows.net")
 
 
 # -- what all have in common -------------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ class CloudFiles:
         """The kind of source that the credentials came from."""
         return self._client.credentials
 
+    @property
+    def address(self) -> str:
+        """The URL of the store's server."""
+        return self._client.address
+
     def canonical(self, url: str) -> str:
         return self._root + self._key(url)
 

@@ -157,6 +157,13 @@ def failure(kind: Kind, url: str, detail: str = "", **fields: Any) -> StoreError
     return error
 
 
+def missing(message: str, url: str, hint: str | None = None) -> StoreError:
+    """The error of something that is not there."""
+    error = StoreError(message, path=url, hint=hint)
+    error.kind = Kind.MISSING
+    return error
+
+
 def plain(text: str) -> str:
     """An error's text in one line, without the queries of URLs, which may be signed, and without an account's names."""
     text = re.sub(r"\s+", " ", text).strip()

@@ -230,3 +230,17 @@ def bucket_region(bucket: str, storage: Storage) -> str | None:
         return None  # the error that made us ask says more
     region = answer.headers.get("x-amz-bucket-region")
     return None if region is None else str(region)
+
+
+def http_date(url: str, storage: Storage) -> str | None:
+    """The Date of a server's answer to an unsigned HEAD, whatever the answer; None where it gives none.
+
+    Raises:
+        StoreError: there is no answer.
+    """
+    try:
+        answer = http_pool(storage, _proxy_of(url, storage)).request("HEAD", url, redirect=False, retries=False)
+    except (HTTPError, OSError) as error:
+        raise failure(Kind.UNREACHABLE, url, plain(str(error))) from error
+    date = answer.headers.get("Date")
+    return None if date is None else str(date)
