@@ -19,6 +19,8 @@ from ingest.plan.schedule import Share
 from ingest.session import READ_AHEAD, STORE_SHARE, wanted
 from ingest.spec import Spec
 
+SHOWN = 100  # damaged places, each with its file, record and byte
+
 
 def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
     """The manifest of a spec's source, made once for all that name the same run (this job, when left out).
@@ -37,7 +39,8 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
     """What is there. `bytes` counts whole files, `column_bytes` what reading the wanted columns fetches.
 
     `rows` are those that an epoch consists of, `data_rows` those before `where`, `split` and `limit`.
-    Where indexing found damage: `damaged_files`, `lost_records` of known number, `lost_bytes`, and each place.
+    Of TFRecord, what indexing found damaged: `damaged_files`, `damaged_places`, `lost_records` as far as their number
+    can be known, `lost_bytes`, and in `damage` the first places.
 
     Raises:
         SourceError: the data cannot be found, listed or opened.
@@ -71,9 +74,10 @@ def _damage(manifest: Manifest) -> dict[str, Any]:
     damage = manifest.damage
     return {
         "damaged_files": len({each.url for each in damage}),
+        "damaged_places": len(damage),
         "lost_records": sum(each.lost_records or 0 for each in damage),
         "lost_bytes": sum(each.lost_bytes or 0 for each in damage),
-        "damage": [{"file": each.url, "record": each.record, "message": each.message} for each in damage],
+        "damage": [{"file": each.url, "record": each.record, "message": each.message} for each in damage[:SHOWN]],
     }
 
 

@@ -109,7 +109,7 @@ class FeatureType(Section):
         (), description="[] one value, [13] so many, [null] a list of any length"
     )
     default: int | float | str | list[int] | list[float] | list[str] | None = Field(
-        None, description="stands where the feature is missing; null then, when left out"
+        None, description="stands where the feature is missing; that is an error when left out"
     )
 
     @field_validator("shape")

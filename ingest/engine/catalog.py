@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 FILES_PER_TASK = 256  # are read by several threads: starting tasks for fewer takes longer than that
 BYTES_PER_TASK = 64 << 20  # of files that are read from beginning to end
+SAID = 20  # damaged places that the log names
 
 
 class Catalog:
@@ -75,8 +76,10 @@ class Catalog:
         groups = [(group, self._source.tfrecord, survey) for group in group_files(files)]
         index = pa.concat_tables(self._run("ingest-index", index_records, groups))
         manifest = record_manifest(files, index, self._source, self._look)
-        for damage in manifest.damage:
+        for damage in manifest.damage[:SAID]:
             log.warning("%s: %s", damage.url, damage.message)
+        if len(manifest.damage) > SAID:
+            log.warning("and %d more such places", len(manifest.damage) - SAID)
         return manifest
 
     def _look(self, question: Question, targets: Sequence[Target]) -> pa.Table:

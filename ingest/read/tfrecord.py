@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import ReadError, RecordError, SourceError
+from ingest.jit import compiling
+from ingest.manifest import records
 from ingest.manifest.model import FileEntry
 from ingest.manifest.records import CUT, LENGTH, Frames, scan
 from ingest.manifest.stream import Chunk, RecordStream, place
@@ -84,7 +87,8 @@ def read_records(runs: Sequence[Run], wanted: Wanted, storage: Storage) -> pa.Ta
 
 def warm_up() -> None:
     """Have what is compiled compiled, or loaded from the cache."""
-    scan(np.zeros(0, np.uint8), check_payload=True)
+    with compiling(Path(records.__file__)):
+        scan(np.zeros(0, np.uint8), check_payload=True)
     example.warm_up()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import uuid
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,8 +20,9 @@ from ingest.manifest.listing import list_files
 from ingest.manifest.model import refuse_damage
 from ingest.manifest.records import frame, scan
 from ingest.read.example import BAD_COLUMN
+from ingest.read.feature import varint
 from ingest.spec import Source
-from tests.examples import entry, example, floats, ints, strings
+from tests.examples import entry, example, feature, field, floats, ints, strings
 
 pytestmark = pytest.mark.unit
 
@@ -152,6 +155,32 @@ def test_a_compressed_file_is_read_in_pieces(tmp_path, monkeypatch):
     table = read_all(tmp_path)
     assert table["x"].num_chunks > 5
     assert table["x"].to_pylist() == list(range(200))
+
+
+def test_a_store_far_away_is_read_in_blocks_ahead_of_each_other(monkeypatch, small_units):
+    monkeypatch.setattr("ingest.manifest.stream.RecordStream.__init__.__defaults__", (1000, None, None))
+    root = f"/{uuid.uuid4().hex}"
+    files = {"a.tfrecord": bytes, "b.tfrecord": gzip.compress, "c.tfrecord": lambda data: data[:-3]}
+    for i, (name, pack) in enumerate(files.items()):
+        data = pack(b"".join(map(frame, numbered(100, 100 * i))))
+        fsspec.filesystem("memory").pipe(f"{root}/{name}", data)
+    manifest = manifest_of(f"memory:/{root}")
+    assert len(manifest.units) > 20
+    assert read_units(manifest)["x"].to_pylist() == list(range(299))
+    assert [(each.record, each.lost_records) for each in manifest.damage] == [(99, None)]
+
+
+@pytest.mark.slow
+def test_millions_of_values_in_one_record(tmp_path):  # T16
+    values = np.arange(9_000_000, dtype=np.int64)
+    body = b"".join(map(varint, values.tolist()))
+    write(tmp_path / "a.tfrecord", [example(entry(b"x", feature("int64", field(1, body)))), *numbered(1)])
+    table = read_all(tmp_path, columns=["x"])
+    assert (table["x"][0].values.to_numpy() == values).all()
+    assert table["x"][1].as_py() == [0]
+    with pytest.raises(RecordError, match="record 0 at byte 0") as caught:
+        read_all(tmp_path, columns=["x"], schema={"x": {"dtype": "int64"}})
+    assert len(str(caught.value)) < 1000
 
 
 def test_memory_is_told_of_the_wanted_columns(tmp_path):
