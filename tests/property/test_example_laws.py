@@ -91,3 +91,25 @@ def test_a_million_damaged_records(bounds_check):
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert '"inputs"' in done.stdout
+
+
+_PAST_THE_END = """
+import numpy as np
+from ingest.read import example
+from tests.examples import ints, entry, example as record
+
+made = record(entry(b"a", ints(*range(60))))
+data = np.frombuffer(made[:40], np.uint8)
+example.checked_extents = lambda data, starts, stops: (data, starts, stops)  # what keeps wrong extents out
+edges = np.array([0, len(made)])
+edges.flags.writeable = False
+example.parse(data, edges[:1], edges[1:], [example.Feature("a", "int64", (None,))])
+"""
+
+
+@pytest.mark.slow
+def test_with_bounds_checks_an_index_past_the_end_is_seen():
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
+    line = [sys.executable, "-c", _PAST_THE_END]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "IndexError" in done.stderr
