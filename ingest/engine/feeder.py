@@ -29,6 +29,7 @@ from ingest.read.arranged import read_arranged
 from ingest.read.windows import window_call
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
+MOST_EPOCHS = 64  # under way at a time
 
 
 @dataclass
@@ -199,37 +200,48 @@ class Feeder:
         while not self._segments or self._segments[-1].submitted_all:
             if len(self._segments) > 1 and self._segments[0].done:
                 self._segments.popleft()
+            planned = self._plan_reads()
+            if not planned:
+                return
+            self._start_segment(planned)
+
+    def _plan_reads(self) -> list[tuple[_Epoch, _OpenRead]]:
+        """The next windows' reads; of several epochs where these are short, for an execution costs 0.1 s to begin."""
+        room = SEGMENT if self._segments or self._epochs[0].windows_planned else FIRST_SEGMENT
+        planned: list[tuple[_Epoch, _OpenRead]] = []
+        while room > 0:
             epoch = self._epochs[-1]
             if epoch.all_planned:
-                if not self._add_next_epoch():
-                    return
+                if len(self._epochs) > MOST_EPOCHS or not self._add_next_epoch():
+                    break
                 continue
-            self._start_segment(epoch)
+            begin = epoch.windows_planned
+            epoch.windows_planned = min(begin + room, len(epoch.schedule.windows))
+            room -= epoch.windows_planned - begin
+            reads = gather_reads(epoch.schedule, self._sizes, start=begin, stop=epoch.windows_planned)
+            planned.extend((epoch, self._open_read(epoch, read)) for read in reads)
+        return planned
 
-    def _start_segment(self, epoch: _Epoch) -> None:
-        schedule = epoch.schedule
-        count = SEGMENT if self._segments or epoch.windows_planned else FIRST_SEGMENT
-        stop = min(epoch.windows_planned + count, len(schedule.windows))
-        reads = gather_reads(schedule, self._sizes, start=epoch.windows_planned, stop=stop)
-        epoch.windows_planned = stop
-        opened = []
-        for read in reads:
-            delivery = Delivery(read.rows(schedule.layout))
-            held = _OpenRead(next(self._keys), read, delivery, read.memory_bytes(schedule.layout, self._sizes))
-            self._open[held.key] = held
-            opened.append(held)
-            for window, begin in zip(read.windows, read.window_starts(schedule.layout), strict=True):
-                epoch.windows[window.lane, window.window] = _OpenWindow(held, window, begin)
-            # Kept until the last batch made from it has been received, in case its augmentation must be done again.
-            heapq.heappush(self._expiring, (epoch.first_step + read.last_step + self._config.depth, held.key, held))
-            self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
-        self._counters["reads"] += len(reads)
+    def _open_read(self, epoch: _Epoch, read: Read) -> _OpenRead:
+        layout = epoch.schedule.layout
+        held = _OpenRead(next(self._keys), read, Delivery(read.rows(layout)), read.memory_bytes(layout, self._sizes))
+        self._open[held.key] = held
+        for window, begin in zip(read.windows, read.window_starts(layout), strict=True):
+            epoch.windows[window.lane, window.window] = _OpenWindow(held, window, begin)
+        # Kept until the last batch made from it has been received, in case its augmentation must be done again.
+        heapq.heappush(self._expiring, (epoch.first_step + read.last_step + self._config.depth, held.key, held))
+        self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
+        self._counters["reads"] += 1
+        return held
+
+    def _start_segment(self, planned: Sequence[tuple[_Epoch, _OpenRead]]) -> None:
         stretch = Stretch(
-            [held.held_bytes for held in opened], [epoch.first_step + held.read.first_step for held in opened]
+            [held.held_bytes for _, held in planned],
+            [epoch.first_step + held.read.first_step for epoch, held in planned],
         )
         segment = Segment(
-            [self._call(schedule.layout, held) for held in opened],
-            [held.delivery for held in opened],
+            [self._call(epoch.schedule.layout, held) for epoch, held in planned],
+            [held.delivery for _, held in planned],
             stretch,
             self._flow,
             open_error=lambda ref: error_in(ray.get(ref)),
