@@ -137,7 +137,8 @@ class Loader:
 
     def _configure(self, order: Order) -> None:
         spec, manifest = self.spec, self._found.manifest
-        auto_readers = max(2, math.ceil(self._cpus / spec.read.cpus / self.world_size) + 1)
+        # Ray Data looks up when all running reads have ended, or each 0.1 s: some must wait in line, or CPUs idle.
+        auto_readers = 2 * math.ceil(self._cpus / spec.read.cpus / self.world_size) + 2
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
         self._order = order
         self._config = FeedConfig(
