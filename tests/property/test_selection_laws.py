@@ -105,7 +105,7 @@ def test_a_selection_is_kept_on_disk_to_the_bit(drawn):
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)  # each resumes at every step
 @given(selections(), st.integers(0, 5), st.integers(1, 4), st.integers(1, 9), st.data())
 def test_an_epoch_of_kept_rows_resumes_at_every_step(drawn, seed, world, batch, data):
     manifest, expected = drawn
@@ -137,6 +137,7 @@ def test_parts_share_the_ids_between_them(of, seed):
         assert (turned.holds(ids) == held[name]).all()
 
 
+@settings(max_examples=10)  # each hashes several blocks
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=50), splits)
 def test_counts_of_runs_are_sums_over_their_ids(lengths, split):
     edges = np.concatenate([[0], np.cumsum(lengths)]) * 300_000 // sum(lengths) + np.arange(len(lengths) + 1)
@@ -145,7 +146,7 @@ def test_counts_of_runs_are_sums_over_their_ids(lengths, split):
     assert part.counts(edges).tolist() == [int(held[a:b].sum()) for a, b in itertools.pairwise(edges)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=18)  # each writes files
 @given(st.data(), filters(), st.none() | splits, st.none() | st.integers(1, 40), st.integers(1, 7))
 def test_files_give_the_rows_that_the_filter_means(data, drawn, split, limit, group):
     """Two Parquet files under hive directories, one of which lacks a column; the filter also asks the hive key."""
@@ -185,7 +186,7 @@ FEATURES = {  # of TFRecord: column: (declared type, how a value is written)
 }  # fmt: skip
 
 
-@settings(max_examples=30)
+@settings(max_examples=18)  # each writes files
 @given(st.data(), filters(list(FEATURES)), st.booleans(), st.none() | st.integers(1, 20))
 def test_records_give_the_rows_that_the_filter_means(data, drawn, compressed, limit):
     """A feature that a record lacks is a null, whether types are declared or found."""
