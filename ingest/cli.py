@@ -1,4 +1,4 @@
-"""The command line: `ingest index | plan | run | verify | bench | submit | jobs | schema`. Each calls and shows."""
+"""The command line: each command calls what does the work, and shows its result."""
 
 from __future__ import annotations
 
@@ -110,6 +110,28 @@ def plan(
         from ingest import cli_plan
 
         finish("plan", cli_plan.plan(loaded, world_size, _cache_dir(cache)), json_)
+
+    _do(work, spec, sets, debug=debug)
+
+
+@app.command()
+def show(
+    spec: SpecPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the PNG to write")] = Path("sheet.png"),
+    samples: Annotated[int, typer.Option("--samples", min=1, max=256, help="rows of the sheet")] = 8,
+    passes: Annotated[int, typer.Option("--passes", min=1, max=64, help="augmented versions of each")] = 5,
+    json_: Json = None,
+    sets: Sets = None,
+    cache: Cache = True,
+    debug: Debug = False,
+) -> None:
+    """A sheet of pictures: the first samples as they are and augmented, with boxes, masks and keypoints drawn."""
+
+    def work(loaded: Spec) -> None:
+        from ingest import cli_show
+
+        result = cli_show.show(loaded, output, samples=samples, passes=passes, cache_dir=_cache_dir(cache))
+        finish("show", result, json_)
 
     _do(work, spec, sets, debug=debug)
 

@@ -178,6 +178,15 @@ def test_a_rank_that_fails_ends_the_wait_for_the_others_and_is_named(fails):
     assert text in str(caught.value)
 
 
+def test_show_writes_a_sheet_of_the_first_samples(write, pictures, tmp_path):
+    spec = write(pictures, augment={"ops": [{"resize": {"size": 32}}, "rand_augment", "normalize"]})
+    target = tmp_path / "sheet.png"
+    result = call("show", spec, "-o", str(target), "--samples", "3", "--passes", "2", "--no-cache")
+    assert result == {"samples": 3, "passes": 2, "bad": 0, "output": str(target)}
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert "augments nothing" in call("show", write(pictures), "-o", str(target), "--no-cache", status=2)
+
+
 def test_bench_measures_ceiling_reading_and_the_whole(write, pictures):
     spec = write(pictures, augment={"ops": [{"random_resized_crop": {"size": 32}}]}, batch={"size": 20})
     result = call("bench", spec, "--seconds", "0.5", "--repeats", "1")
