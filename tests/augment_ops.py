@@ -6,7 +6,10 @@ import numpy as np
 from augment_images import smooth
 
 from ingest import rng
+from ingest.augment.finish import allocate
+from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import draws, steps
+from ingest.augment.work import DeviceWorker, Job
 from ingest.ops import OPS, Mix, User, parse_op
 
 CASES = {
@@ -87,3 +90,32 @@ def planned(ops, pictures, ids=None, seed=3):
     shapes = np.array([one.shape[:2] for one in pictures], np.int64)
     ids = np.arange(len(pictures)) if ids is None else np.asarray(ids)
     return steps(ops, shapes, rng.uniforms(seed, 0, ids, max(1, draws(ops))))
+
+
+def rendered(ops, pictures, found):
+    """The CPU path after decoding."""
+    render, plan, out = Renderer(ops), Plan(found), allocate(ops, len(pictures))
+    for row, image in enumerate(pictures):
+        y, x, height, width = plan.windows[row].tolist()
+        image.flags.writeable = False
+        render(image[y : y + height, x : x + width], plan, row, out)
+    return list(out)
+
+
+def apart(got, expected):
+    assert [one.shape for one in got] == [one.shape for one in expected]
+    return max(np.abs(a.astype(float) - b.astype(float)).max() for a, b in zip(got, expected, strict=True))
+
+
+def run_graph(ops, pictures, found, device_id=None):
+    """The GPU's graph, on DALI's CPU backend unless a device is given, from pixels."""
+    worker = DeviceWorker(ops, len(pictures), 1, device_id)
+    none, shapes = [None] * len(pictures), np.array([one.shape[:2] for one in pictures])
+    job = Job(none, none, {}, shapes, Plan(found), allocate(ops, len(pictures)))
+    rows = list(range(len(pictures)))
+    windows = Plan(found).windows.tolist()
+    crops = [np.array(image[y : y + h, x : x + w]) for image, (y, x, h, w) in zip(pictures, windows, strict=True)]
+    results = worker._uploaded({"pixels": crops, **worker._inputs(job, rows)}).as_cpu()
+    done = [np.array(results[row]) for row in rows]
+    worker.close()
+    return done

@@ -5,35 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from augment_images import augment, encoded
-from augment_ops import CASES, PIXEL_CASES, images, op, planned
+from augment_ops import CASES, PIXEL_CASES, apart, images, op, planned, rendered, run_graph
 
 from ingest.augment import reference
-from ingest.augment.finish import allocate, finish
+from ingest.augment.finish import finish
 from ingest.augment.graph import Runner, device_pipeline
 from ingest.augment.kinds import KINDS, PLANNERS
-from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import draws, slots
-from ingest.augment.work import DeviceWorker, Job
 from ingest.ops import OPS, AutoAugment, Cast, Cutmix, Mixup, Normalize, RandAugment, Random, Transpose, TrivialAugment
 
 pytestmark = pytest.mark.unit
 
 PICTURES = images(200)
-
-
-def rendered(ops, pictures, found):
-    """The CPU path after decoding."""
-    render, plan, out = Renderer(ops), Plan(found), allocate(ops, len(pictures))
-    for row, image in enumerate(pictures):
-        y, x, height, width = plan.windows[row].tolist()
-        image.flags.writeable = False
-        render(image[y : y + height, x : x + width], plan, row, out)
-    return list(out)
-
-
-def apart(got, expected):
-    assert [one.shape for one in got] == [one.shape for one in expected]
-    return max(np.abs(a.astype(float) - b.astype(float)).max() for a, b in zip(got, expected, strict=True))
 
 
 def check_steps(ops, pictures):
@@ -56,19 +39,6 @@ def check_steps(ops, pictures):
 @pytest.mark.parametrize("name", PIXEL_CASES)
 def test_the_cpu_path_is_within_its_tolerance_of_the_reference(name):
     check_steps([op(name)], PICTURES)
-
-
-def run_graph(ops, pictures, found):
-    """The GPU's graph on DALI's CPU backend, from pixels."""
-    worker = DeviceWorker(ops, len(pictures), 1, None)
-    none, shapes = [None] * len(pictures), np.array([one.shape[:2] for one in pictures])
-    job = Job(none, none, {}, shapes, Plan(found), allocate(ops, len(pictures)))
-    rows = list(range(len(pictures)))
-    windows = Plan(found).windows.tolist()
-    crops = [np.array(image[y : y + h, x : x + w]) for image, (y, x, h, w) in zip(pictures, windows, strict=True)]
-    results = worker._uploaded({"pixels": crops, **worker._inputs(job, rows)})
-    worker.close()
-    return [np.array(results[row]) for row in rows]
 
 
 @pytest.mark.parametrize("name", CASES)
