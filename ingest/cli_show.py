@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ingest.augment.sheet import png, sheet
 from ingest.cli_plan import find
 from ingest.errors import SpecError
+from ingest.ops import Clip, Waveform
 from ingest.read.windows import ReadOptions, window_call
 from ingest.spec import Spec
 
@@ -26,6 +27,8 @@ def show(spec: Spec, output: Path, *, samples: int, passes: int, cache_dir: Path
     """
     if not spec.augment.pipeline:
         raise SpecError("the spec augments nothing", hint="Give augment.recipe, ops or a function")
+    if isinstance(spec.augment.pipeline[0], (Clip, Waveform)):
+        raise SpecError(f"show draws images, and the spec's first op is {spec.augment.pipeline[0].name}")
     manifest = find(spec, cache_dir).manifest
     tables: list[pa.Table] = []
     ids: list[NDArray[np.int64]] = []

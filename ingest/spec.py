@@ -26,12 +26,13 @@ from pydantic import (
 )
 
 from ingest.errors import SpecError
-from ingest.ops import RECIPES, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp
+from ingest.ops import RECIPES, Clip, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
 from ingest.predicate import parse
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Recipe = Literal["imagenet_train", "imagenet_eval", "audio_waveform", "audio_mel", "video_clip", "none"]
 
 
 class Section(BaseModel):
@@ -277,8 +278,8 @@ class Read(Section):
 class Augment(Section):
     """What happens to images."""
 
-    recipe: Literal["imagenet_train", "imagenet_eval", "none"] | None = Field(
-        None, description="a named list of ops; `none` when neither recipe, ops nor function is given"
+    recipe: Literal["imagenet_train", "imagenet_eval", "audio_waveform", "audio_mel", "video_clip", "none"] | None = (
+        Field(None, description="a named list of ops; `none` when neither recipe, ops nor function is given")
     )
     ops: tuple[SpelledOp, ...] | None = Field(
         None, description="instead of a recipe: a list such as [{random_resized_crop: {size: 224}}, flip]"
@@ -309,6 +310,8 @@ class Augment(Section):
         own = {type(op) for op in self.pipeline if isinstance(op, (Function, Numpy))}
         if len(own) > 1:
             raise ValueError("ops: function and numpy do not go together: DALI's graph has no place for NumPy")
+        if self.pipeline and isinstance(self.pipeline[0], (Clip, Waveform)) and self.device == "gpu":
+            raise ValueError(f"device: is gpu, and {self.pipeline[0].name} runs on the CPU: use device: cpu")
         if Numpy in own and self.device == "gpu":
             raise ValueError("device: is gpu, and numpy functions run on the CPU: use device: cpu")
         _refuse("placement", self.placement, "trainer")

@@ -19,12 +19,13 @@ from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, finish
 from ingest.augment.functions import check_loads
 from ingest.augment.headers import Header, read_header
+from ingest.augment.media import AudioWorker, ClipWorker, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import check, draws, fixed_shape, steps
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
-from ingest.ops import Function
+from ingest.ops import Clip, Function, Waveform
 from ingest.spec import Augment
 
 CHUNK_ROWS = (
@@ -91,6 +92,8 @@ class Augmenter:
         self._notes_lock = threading.Lock()
         check(self._ops)
         self._companions = Companions(spec)
+        check_media(self._ops, fixed_shape(self._ops), companions=bool(spec.targets))
+        self._media = isinstance(self._ops[0] if self._ops else None, (Clip, Waveform))
         self._images = (self._column, *spec.also)
         self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
         if not self._ops:
@@ -107,6 +110,10 @@ class Augmenter:
         ops = self._ops
         if device_id is not None:
             yield from (DeviceWorker(ops, self._chunk, threads, device_id) for _ in range(_DEVICE_WORKERS))
+        elif isinstance(ops[0], Waveform):
+            yield from (AudioWorker(ops, self._chunk) for _ in range(threads))
+        elif isinstance(ops[0], Clip):
+            yield from (ClipWorker(ops) for _ in range(threads))
         elif any(isinstance(op, Function) for op in ops):  # the user's nodes are DALI's: so is all the rest
             yield from (DeviceWorker(ops, self._chunk, 1, None) for _ in range(threads))
         else:
@@ -222,6 +229,9 @@ class Augmenter:
         shapes = np.ones((len(encoded), 2), np.int64)
         for row, data in enumerate(encoded):
             try:
+                if self._media:
+                    shapes[row] = self._measured(data, column)
+                    continue
                 headers[row] = header = _header(data, column)
                 shapes[row] = header.upright
                 if data is not None and not header.dali:
@@ -236,7 +246,18 @@ class Augmenter:
         found, problems = steps(self._ops, shapes, numbers)
         for row, problem in problems.items():
             failures.setdefault(row, SampleError(problem))
-        return Job(encoded, headers, whole, shapes, Plan(found), self._allocate(column, len(encoded))), failures
+        return Job(
+            encoded, headers, whole, shapes, numbers, Plan(found), self._allocate(column, len(encoded))
+        ), failures
+
+    def _measured(self, data: NDArray[np.uint8] | None, column: str) -> tuple[int, int]:
+        """Height and width of a video; of audio nothing is read before it is decoded."""
+        if data is None:
+            raise SampleError(f"null in column '{column}', where a recording should be")
+        if isinstance(self._ops[0], Waveform):
+            return 1, 1
+        with open_video(data) as (_, video):
+            return video.height, video.width
 
     def _allocate(self, column: str, rows: int) -> NDArray[Any]:
         if self._reused is None or fixed_shape(self._ops) is None:

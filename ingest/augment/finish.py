@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.augment.steps import fixed_shape
-from ingest.ops import Cast, Normalize, Op, Transpose
+from ingest.ops import Cast, Clip, MelSpectrogram, Normalize, Op, Transpose, Waveform
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,13 @@ def finish(ops: Sequence[Op]) -> Finish:
 def allocate(ops: Sequence[Op], rows: int) -> NDArray[Any]:
     """An array for the results of a batch: dense where every image ends in one size, else an object array of arrays."""
     shape, end = fixed_shape(ops), finish(ops)
-    return np.empty(rows, object) if shape is None else np.empty((rows, *end.shape(*shape)), end.dtype)
+    first = ops[0] if ops else None
+    if isinstance(first, Waveform):
+        mel = ops[1] if len(ops) > 1 else None
+        spectrum = (mel.bands, 1 + first.samples // mel.hop) if isinstance(mel, MelSpectrogram) else (first.samples,)
+        return np.empty((rows, *spectrum), np.float32)
+    frames = (first.frames,) if isinstance(first, Clip) else ()
+    return np.empty(rows, object) if shape is None else np.empty((rows, *frames, *end.shape(*shape)), end.dtype)
 
 
 class Finisher:

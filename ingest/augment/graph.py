@@ -17,6 +17,7 @@ from nvidia.dali.pipeline import Pipeline, do_not_convert
 from ingest.augment.finish import Finish
 from ingest.augment.kinds import KINDS, Slot
 from ingest.errors import StageError
+from ingest.ops import MelSpectrogram, Waveform
 
 Inputs = Mapping[str, Any]
 
@@ -48,6 +49,54 @@ def device_pipeline(
         slots, end, decode=decode, batch_size=rows, num_threads=threads, device_id=device_id, **_OPTIONS
     )
     return graph
+
+
+def video_pipeline(frames: int, stride: int) -> Pipeline:
+    """Encoded videos of one codec each to frames, on the CPU; not built.
+
+    Inputs: `encoded` uint8 (bytes,); `start` int32 (), the first frame. Output: uint8 (frames, h, w, 3).
+    """
+    pipe = _pipeline(1, 1, None)
+    with pipe:
+        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+        start = fn.external_source(name="start", dtype=types.INT32, ndim=0)
+        pipe.set_outputs(
+            fn.decoders.video(
+                encoded, device="cpu", start_frame=start, sequence_length=frames, stride=stride, pad_mode="edge"
+            )
+        )
+    return pipe
+
+
+def audio_pipeline(rows: int, wave: Waveform, mel: MelSpectrogram | None) -> Pipeline:
+    """Encoded audio to stretches of it, on the CPU; not built.
+
+    Inputs: `encoded` uint8 (bytes,); `share` float32 (), how far from the first to the last possible start.
+    Output: float32 (samples,), or (bands, 1 + samples // hop).
+    """
+    pipe = _pipeline(rows, 1, None)
+    with pipe:
+        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+        share = fn.external_source(name="share", dtype=types.FLOAT, ndim=0)
+        whole, _ = fn.decoders.audio(encoded, dtype=types.FLOAT, downmix=True, sample_rate=float(wave.sample_rate))
+        room = math.max(fn.cast(whole.shape(), dtype=types.FLOAT) - float(wave.samples), 0.0)
+        start = fn.cast(math.floor(room * share), dtype=types.INT32)
+        taken = fn.slice(
+            whole, start=start, shape=[wave.samples], axes=[0], out_of_bounds_policy="pad", fill_values=[0.0]
+        )
+        pipe.set_outputs(taken if mel is None else _mel(taken, wave, mel))
+    return pipe
+
+
+def _mel(wave_: Any, wave: Waveform, mel: MelSpectrogram) -> Any:
+    power = fn.spectrogram(wave_, nfft=mel.window, window_length=mel.window, window_step=mel.hop)
+    rate = float(wave.sample_rate)
+    bands = fn.mel_filter_bank(
+        power, sample_rate=rate, nfilter=mel.bands, freq_low=mel.low_hz, freq_high=mel.high_hz or rate / 2
+    )
+    if not mel.decibels:
+        return bands
+    return fn.to_decibels(bands, multiplier=10.0, reference=1.0, cutoff_db=mel.floor_db)
 
 
 class Runner:

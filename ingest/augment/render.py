@@ -54,16 +54,20 @@ class Renderer:
         self._direct = sized[-1] if last is not None and last.kind == "scale" and not last.optional else -1
         self._scratch = None if self._shape is None else np.empty((*self._shape, 3), np.uint8)
 
-    def __call__(self, pixels: NDArray[np.uint8], plan: Plan, row: int, out: NDArray[Any]) -> None:
-        """Writes the result of row `row` of a batch to `out[row]`.
+    def __call__(
+        self, pixels: NDArray[np.uint8], plan: Plan, row: int, out: NDArray[Any], at: int | None = None
+    ) -> None:
+        """Writes the result of row `row` of a batch to `out[row]`, or to `out[at]` where given.
 
         Args:
             pixels: uint8 (h, w, 3), the decoded window; not written to.
             plan: the batch's steps.
-            row: which row.
+            row: which row's steps.
             out: as `allocate` makes it.
+            at: where in `out`.
         """
-        into = None if self._shape is None else self._scratch if self._finish else out[row]
+        place = row if at is None else at
+        into = None if self._shape is None else self._scratch if self._finish else out[place]
         given, placed = pixels, None
         for i, slot in enumerate(self._slots):
             active = plan.active[i]
@@ -80,10 +84,10 @@ class Renderer:
             else:
                 pixels = KINDS[slot.kind].cpu(pixels, value, slot.constant)
         if self._finish is not None:
-            finished = self._finish(pixels, out[row] if self._shape is not None else None)
+            finished = self._finish(pixels, out[place] if self._shape is not None else None)
             if self._shape is None:
-                out[row] = finished
+                out[place] = finished
         elif self._shape is None:
-            out[row] = pixels.copy() if pixels is given or pixels.base is not None else pixels
+            out[place] = pixels.copy() if pixels is given or pixels.base is not None else pixels
         elif pixels is not placed:
-            out[row] = pixels
+            out[place] = pixels

@@ -30,6 +30,7 @@ class Job:
         headers: None where the row has failed before.
         whole: images that DALI does not decode, decoded: uint8 (height, width, 3), upright.
         shapes: int64 (rows, 2), upright height and width of each image; (1, 1) where the row has failed before.
+        numbers: float64 (rows, draws), the random numbers of each row.
         plan: windows and steps.
         out: where results go.
     """
@@ -38,6 +39,7 @@ class Job:
     headers: Sequence[Header | None]
     whole: dict[int, NDArray[np.uint8]]
     shapes: NDArray[np.int64]
+    numbers: NDArray[np.float64]
     plan: Plan
     out: NDArray[Any]
 

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from ingest.engine import private
 from ingest.errors import ClusterError
-from ingest.ops import Numpy
+from ingest.ops import Clip, Numpy, Waveform
 from ingest.spec import Spec
 
 RESERVE_TELL_S = 10.0
@@ -174,7 +174,7 @@ def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
     augment = spec.augment
     if augment.device != "auto":
         return augment.device == "gpu"
-    if any(isinstance(op, Numpy) for op in augment.pipeline):
+    if any(isinstance(op, (Numpy, Waveform, Clip)) for op in augment.pipeline):
         return False
     return have.gpus >= augment.gpus * augment.actors_per_trainer * world_size > 0
 

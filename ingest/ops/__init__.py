@@ -21,6 +21,7 @@ from ingest.ops.geometry import (
     Resize,
     Rotate,
 )
+from ingest.ops.media import Clip, MelSpectrogram, Waveform
 from ingest.ops.mix import Cutmix, Mix, Mixup
 from ingest.ops.policy import AutoAugment, RandAugment, TrivialAugment
 from ingest.ops.texture import GaussianBlur, GaussianNoise, JpegDistortion, Sharpness
@@ -33,6 +34,7 @@ _CLASSES: tuple[type[OpBase], ...] = (
     *(Sharpness, GaussianBlur, GaussianNoise, JpegDistortion),
     *(TrivialAugment, RandAugment, AutoAugment),
     *(Function, Numpy),
+    *(Waveform, MelSpectrogram, Clip),
     *(Normalize, Cast, Transpose),
     *(Mixup, Cutmix),
 )
@@ -42,6 +44,9 @@ RECIPES: dict[str, tuple[Op, ...]] = {
     "none": (),
     "imagenet_train": (RandomResizedCrop(size=224), Flip()),
     "imagenet_eval": (Resize(shorter=256), CenterCrop(size=224)),
+    "audio_waveform": (Waveform(seconds=2.0),),
+    "audio_mel": (Waveform(seconds=2.0), MelSpectrogram()),
+    "video_clip": (Clip(frames=16, stride=2), RandomResizedCrop(size=112), Flip()),
 }
 
 
@@ -80,7 +85,11 @@ SpelledNumpy = Annotated[Numpy | None, _one_of(Numpy)]
 
 def output_bytes(ops: tuple[Op, ...]) -> int:
     """Bytes of one image after the ops; a guess of 256 x 256 where they leave the size open."""
+    if ops and isinstance(ops[0], Waveform):
+        mel = next((op for op in ops if isinstance(op, MelSpectrogram)), None)
+        return 4 * (ops[0].samples if mel is None else mel.bands * (1 + ops[0].samples // mel.hop))
     height = width = 256
+    frames = ops[0].frames if ops and isinstance(ops[0], Clip) else 1
     width_bytes = 1
     for op in ops:
         if isinstance(op, (Normalize, Cast)):
@@ -90,7 +99,7 @@ def output_bytes(ops: tuple[Op, ...]) -> int:
         else:
             size = getattr(op, "size", None)
             height, width = (height, width) if size is None else sides(size)
-    return height * width * 3 * width_bytes
+    return frames * height * width * 3 * width_bytes
 
 
 __all__ = [
@@ -101,6 +110,7 @@ __all__ = [
     "Autocontrast",
     "Cast",
     "CenterCrop",
+    "Clip",
     "ColorJitter",
     "Cutmix",
     "Equalize",
@@ -112,6 +122,7 @@ __all__ = [
     "Grayscale",
     "Invert",
     "JpegDistortion",
+    "MelSpectrogram",
     "Mix",
     "Mixup",
     "Normalize",
@@ -135,6 +146,7 @@ __all__ = [
     "Transpose",
     "TrivialAugment",
     "User",
+    "Waveform",
     "output_bytes",
     "parse_op",
     "sides",
