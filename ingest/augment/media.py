@@ -42,7 +42,7 @@ def open_video(data: NDArray[np.uint8]) -> Iterator[tuple[cv2.VideoCapture, Vide
     held = os.memfd_create("video")
     try:
         with open(held, "wb", closefd=False) as file:
-            file.write(memoryview(data))
+            data.tofile(file)
         capture = cv2.VideoCapture(f"/proc/self/fd/{held}", cv2.CAP_FFMPEG)
         try:
             yield capture, _video(capture, data)
