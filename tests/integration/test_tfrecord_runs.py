@@ -36,13 +36,28 @@ def clicks(tmp_path):
     return str(tmp_path / "spec.yaml")
 
 
-def test_every_record_comes_once(clicks):
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 3])
+def test_every_record_comes_once(clicks, world):
+    proof = call("verify", clicks, "--world-size", str(world))
+    assert (proof["expected"], proof["missing"], proof["repeated"]) == (120, 0, 0)
+
+
+def test_index_and_plan_tell_what_is_there(clicks):
     found = call("index", clicks)
     assert (found["format"], found["files"], found["units"], found["rows"]) == ("tfrecord", 3, 3, 120)
     assert found["damaged_files"] == found["lost_records"] == 0
     assert call("plan", clicks, "--world-size", "2")["steps"] == 8
-    proof = call("verify", clicks, "--world-size", "2")
-    assert (proof["expected"], proof["missing"], proof["repeated"], proof["padded"]) == (120, 0, 0, 8)
+
+
+def test_damage_ends_a_start_with_its_place(clicks):
+    path = Path(clicks).parent / "data" / "part-00000-of-00003"
+    path.write_bytes(path.read_bytes()[:-5])
+    done = CliRunner().invoke(cli.app, ["index", clicks, "--no-cache"])
+    assert done.exit_code == 1
+    assert "record 39 at byte" in done.stderr
+    assert "the file ends inside it" in done.stderr
+    assert str(path) in done.stderr.replace("\n", "")
 
 
 def test_two_ranks_receive_what_tensorflow_reads(clicks):
