@@ -1,0 +1,166 @@
+"""launch/cluster.local.yaml as a user starts and ends it: `ray up` and `ray down`, over SSH to a server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+HEAD, WORKER = "127.0.0.1", "127.0.0.2"
+MARK = "INGEST_TEST_RAY_UP"
+SSHD = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+
+
+def _missing() -> str:
+    """Why this cannot run here; empty where it can."""
+    if SSHD is None or shutil.which("rsync") is None or shutil.which("ssh-keygen") is None:
+        return "needs sshd (Debian's openssh-server), ssh-keygen and rsync"
+    if os.geteuid() != 0:
+        return "needs root: the head reaches its workers at port 22"
+    for host in (HEAD, WORKER):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, 22))
+            except OSError as error:
+                return f"needs {host}:22 free: {error}"
+    return ""
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_missing()), reason=_missing() or "-")]
+
+
+@pytest.fixture
+def home():
+    """A home of its own, short, with a token, a key, and a `ray` that stops this test's processes and no others."""
+    with tempfile.TemporaryDirectory(prefix="u", dir="/tmp") as name:
+        path = Path(name)
+        (path / ".ray").mkdir()
+        (path / ".ray" / "auth_token").write_text("1" * 64, encoding="utf-8")
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path / "key")], check=True)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path / "host")], check=True)
+        env = path / "ingest-env" / "bin"
+        env.mkdir(parents=True)
+        (env / "activate").write_text(f'export PATH="{env}:{BIN}:$PATH"\n', encoding="utf-8")
+        _executable(env / "pip", f'exec "{BIN}/pip" "$@"')
+        _executable(env / "ray", f'[ "$1" = stop ] && exec true\nexec "{BIN}/ray" "$@"')
+        profile = "\n".join(
+            [f'export HOME="{path}" RAY_TMPDIR="{path}" {MARK}="{path}"', f'export PATH="{os.environ["PATH"]}"']
+        )
+        if library := os.environ.get("LD_LIBRARY_PATH"):
+            profile += f'\nexport LD_LIBRARY_PATH="{library}"'
+        (path / ".bash_profile").write_text(profile + "\n", encoding="utf-8")
+        (path / ".bashrc").write_text(profile + "\n", encoding="utf-8")
+        yield path
+        for process in _ours(path):
+            process.kill()
+
+
+def _executable(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _ours(home: Path) -> list[psutil.Process]:
+    """Processes that were started in sessions of this test's server."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(home):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def sshd(home):
+    """An SSH server on two loopback addresses that lets this test's key in, with this test's home."""
+    shown = {"HOME": home, "PATH": os.environ["PATH"], "RAY_TMPDIR": home, MARK: home}
+    shown |= {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
+    config = [f"ListenAddress {HEAD}:22", f"ListenAddress {WORKER}:22", f"HostKey {home}/host", "UsePAM no"]
+    config += [
+        f"AuthorizedKeysFile {home}/key.pub",
+        "StrictModes no",
+        "PasswordAuthentication no",
+        f"PidFile {home}/pid",
+    ]
+    config += ["PermitRootLogin prohibit-password", "SetEnv " + " ".join(f'"{k}={v}"' for k, v in shown.items())]
+    (home / "sshd_config").write_text("\n".join(config) + "\n", encoding="utf-8")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with (home / "sshd.log").open("w") as log:
+        process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(home / "sshd_config")], stderr=log)
+    yield
+    process.terminate()
+    process.wait(10)
+
+
+def _config(home: Path) -> Path:
+    """The launch file with this machine's addresses; nothing is installed, and two nodes share one machine's ports."""
+    config = yaml.safe_load((ROOT / "launch" / "cluster.local.yaml").read_text(encoding="utf-8"))
+    config["provider"] |= {"head_ip": HEAD, "worker_ips": [WORKER]}
+    config["auth"] = {"ssh_user": "root", "ssh_private_key": str(home / "key")}
+    config["setup_commands"] = [c for c in config["setup_commands"] if "constraints.txt" not in c]
+    config["file_mounts"] = {"~/ingest": str(ROOT), "~/.ray/auth_token": str(home / ".ray" / "auth_token")}
+    for which in ("head", "worker"):
+        name = f"{which}_start_ray_commands"
+        config[name] = [
+            c.replace("ray start", "ray start --disable-usage-stats --object-store-memory=100000000")
+            for c in config[name]
+        ]
+    config["worker_start_ray_commands"] = [
+        c.replace("--object-manager-port=8076", "--num-cpus=1 --metrics-export-port=0 --dashboard-agent-listen-port=0")
+        for c in config["worker_start_ray_commands"]
+    ]
+    path = home / "cluster.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def test_a_cluster_of_ones_own_hosts_goes_up_runs_a_job_and_goes_down(home, sshd, numbers):
+    env = {**os.environ, "HOME": str(home), "RAY_TMPDIR": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    env = {k: v for k, v in env.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_MODE")} | {"PYTHONPATH": str(ROOT)}
+    path = _config(home)
+
+    def call(*command, timeout=170):
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, check=False, cwd=home)
+
+    up = call("ray", "up", "-y", "--no-config-cache", str(path))
+    assert up.returncode == 0, up.stdout + up.stderr
+    deadline = time.monotonic() + 90
+    roles = []
+    code = (
+        "import ray, json; ray.init('127.0.0.1:6379', log_to_driver=False, logging_level='ERROR'); "
+        "nodes = [node for node in ray.nodes() if node['Alive']]; "
+        "print(json.dumps([[node['Labels'].get('ingest-role'), node['NodeManagerAddress']] for node in nodes]))"
+    )
+    while len(roles) < 2 and time.monotonic() < deadline:
+        env["RAY_AUTH_MODE"] = "token"
+        seen = call(sys.executable, "-c", code)
+        roles = json.loads(seen.stdout) if seen.returncode == 0 else []
+        time.sleep(2)
+    assert sorted(roles) == [["head", HEAD], ["reader", WORKER]], up.stdout + seen.stderr
+    spec = home / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"source": {"path": str(numbers)}}), encoding="utf-8")
+    del env["RAY_AUTH_MODE"]
+    done = call(
+        sys.executable, "-m", "ingest.cli", "submit", str(spec), "--job", "index", "--address", "http://127.0.0.1:8265"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "index rows: 1,010" in done.stdout
+    # `ray stop` would end every Ray of this machine, so that the stand-in above lets them be: they are ended by id.
+    down = call("ray", "down", "-y", str(path))
+    assert down.returncode == 0, down.stdout + down.stderr
+    assert "terminated" in (down.stdout + down.stderr).lower() or "shut down" in (down.stdout + down.stderr).lower()
