@@ -362,7 +362,7 @@ def _stop_it() -> bool:
     if not sys.stdin.isatty():
         return False
     try:
-        console.print("\nstop the job? [y/N] ", end="")
+        console.print(Text("\nstop the job? [y/N] "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         return False

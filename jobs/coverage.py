@@ -103,3 +103,33 @@ def line(epoch: dict[str, Any]) -> str:
         f"coverage: expected {epoch['expected']:,}, missing {epoch['missing']}, repeated {epoch['repeated']}, "
         f"dropped {epoch['dropped']}"
     )
+
+
+def result(
+    trainers: int,
+    model: str,
+    coverage: Coverage,
+    reports: Sequence[dict[str, Any]],
+    state: dict[str, Any] | None,
+    *,
+    ended_early: bool = False,
+) -> dict[str, Any]:
+    """A job's result, JSON-ready.
+
+    Args:
+        trainers: how many.
+        model: its kind.
+        coverage: of all epochs.
+        reports: of the ranks' loaders.
+        state: where it ended.
+        ended_early: whether it was asked to.
+    """
+    return {
+        "trainers": trainers,
+        "model": model,
+        "epochs": coverage.epochs,
+        "ranks": list(reports),
+        "state": state,
+        "ok": coverage.ok,
+        "ended_early": ended_early,
+    }

@@ -20,7 +20,7 @@ import ray
 from ingest.cli_common import FAULT, OK, cluster_session, guarded, humane, load_spec, write_json
 from ingest.cli_trainers import Trainers
 from ingest.engine import cluster
-from jobs.coverage import Coverage, line
+from jobs.coverage import Coverage, line, result
 from jobs.learner import Learner, Run, Task
 from jobs.models import Parameters, average
 from jobs.saved import Store
@@ -118,28 +118,7 @@ def train(task: Task, run: Run, *, steps: int | None = None) -> dict[str, Any]:
         if (epoch := coverage.end()) is not None:
             print(line(epoch), flush=True)
         group.call("close")
-    return result(task, run, coverage, reports, now, ended_early=ending.asked.is_set())
-
-
-def result(
-    task: Task,
-    run: Run,
-    coverage: Coverage,
-    reports: Sequence[dict[str, Any]],
-    state: dict[str, Any] | None,
-    *,
-    ended_early: bool = False,
-) -> dict[str, Any]:
-    """A job's result, JSON-ready."""
-    return {
-        "trainers": run.trainers,
-        "model": task.kind,
-        "epochs": coverage.epochs,
-        "ranks": list(reports),
-        "state": state,
-        "ok": coverage.ok,
-        "ended_early": ended_early,
-    }
+    return result(run.trainers, task.kind, coverage, reports, now, ended_early=ending.asked.is_set())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -198,11 +177,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             cpus, args.trainer_gpus, dict(pair.partition("=")[::2] for pair in args.trainer_label)
         )
         run = Run(args.trainers, args.state, args.save_every, each)
+        if (
+            ray_train
+        ):  # heavy, and not everybody's. Before Ray starts: nodes that share a host unpack a job's files anew
+            from jobs import train_ray as on_ray_train
         with cluster_session():
             if ray_train:
-                from jobs.train_ray import train as train_ray  # Ray Train is heavy, and not everybody's
-
-                done = train_ray(task, run, max_failures=args.max_failures)
+                done = on_ray_train.train(task, run, max_failures=args.max_failures)
             else:
                 done = train(task, run, steps=args.steps)
         for rank in done["ranks"]:

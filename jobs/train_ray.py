@@ -22,7 +22,7 @@ from ingest.engine import cluster
 from ingest.errors import IngestError, StageError
 from ingest.spec import Storage
 from ingest.storage.filesystem import split_url
-from jobs.coverage import Coverage, line
+from jobs.coverage import Coverage, line, result
 from jobs.learner import Learner, Run, Task
 from jobs.models import Parameters, average
 from jobs.saved import State, Store, pack, unpack
@@ -120,8 +120,6 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
         IngestError: of the rank that failed once too often.
         ClusterError: trainers, readers and augmenters can never all have a place.
     """
-    from jobs.train import result  # which imports this module when it is asked for
-
     cluster.check_job(task.spec, run.trainers, run.each)
     store, began = Store(run.state, task.spec), time.perf_counter()
     ledger = ray.remote(Ledger).options(num_cpus=0, max_concurrency=1000).remote()
@@ -156,7 +154,7 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
         epoch["seconds"] = (time.perf_counter() - began) / len(coverage.epochs)
         epoch["samples_per_s"] = (epoch["expected"] - epoch["missing"]) / epoch["seconds"]
         print(line(epoch), flush=True)
-    return result(task, run, coverage, reports, parts[-1][0]["state"] if parts else store.load()[0])
+    return result(run.trainers, task.kind, coverage, reports, parts[-1][0]["state"] if parts else store.load()[0])
 
 
 def _kind() -> Any:

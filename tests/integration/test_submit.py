@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import s3
 import yaml
 from ray_nodes import cluster_of
 
+bucket, s3_endpoint = s3.bucket, s3.s3_endpoint  # fixtures
 ROWS = 240  # of `pictures`
 SMALL = ["--classes", "2", "--model", "numpy"]
 
@@ -104,7 +107,7 @@ def test_without_tokens_all_works_as_well_and_a_job_that_fails_has_its_own_exit_
 def _first_save(path: Path, process: subprocess.Popen, timeout: float = 120) -> None:
     deadline = time.monotonic() + timeout
     while not path.exists():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, "".join(process.communicate())
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -193,9 +196,11 @@ def test_a_submission_that_is_interrupted_asks_whether_to_stop_the_job(folder, s
             nodes.ingest("jobs", "stop", run, "--address", nodes.url)
 
 
-def _until(master: int, text: bytes) -> bytes:
-    seen = b""
+def _until(master: int, text: bytes, timeout: float = 60) -> bytes:
+    seen, end = b"", time.monotonic() + timeout
     while text not in seen:
+        ready, _, _ = select.select([master], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"{text!r} did not come; there is {seen.decode()}"
         seen += os.read(master, 4096)
     return seen
 
