@@ -137,8 +137,7 @@ class Loader:
 
     def _configure(self, order: Order) -> None:
         spec, manifest = self.spec, self._found.manifest
-        # Ray Data looks up when all running reads have ended, or each 0.1 s: some must wait in line, or CPUs idle.
-        auto_readers = 2 * math.ceil(self._cpus / spec.read.cpus / self.world_size) + 2
+        auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
         self._order = order
         self._config = FeedConfig(
@@ -147,7 +146,8 @@ class Loader:
             read=ReadOptions.of(spec),
             readers=auto_readers if spec.read.readers == "auto" else spec.read.readers,
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
-            reader_cpus=spec.read.cpus,
+            grows=spec.read.readers == "auto",
+            place=spec.read.place,
             budget_bytes=int(window_bytes * READ_AHEAD),
             arranged=self._arranged(),
             epochs=self._epochs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from ingest.engine import private
 from ingest.errors import ClusterError
 from ingest.ops import Clip, Numpy, Waveform
-from ingest.spec import Spec
+from ingest.spec import Read, Spec
 
 RESERVE_TELL_S = 10.0
 
@@ -82,7 +83,7 @@ def check(spec: Spec, have: Resources, world_size: int) -> None:
     grown = private.grown_resources()
     _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
     if not grown:
-        check_room(spec.read.cpus)
+        check_room(spec.read)
 
 
 def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
@@ -137,28 +138,45 @@ def _check_totals(
         )
 
 
-def check_room(cpus: float) -> None:
-    """Refuse a start whose readers would wait for CPUs that trainers hold as long as they run.
+def check_room(read: Read) -> None:
+    """Refuse a start whose readers have no node, or would wait for CPUs that trainers hold as long as they run.
 
     What tasks hold now comes free again and counts as free; what actors and placement groups hold does not.
 
     Args:
-        cpus: of a reader.
+        read: the spec's section.
 
     Raises:
-        ClusterError: no node has as many left; with who holds them.
+        ClusterError: no node has the labels or resources, or as many CPUs left; with who holds them.
     """
-    if any(free >= cpus for free in private.free_cpus().values()):
+    nodes = [node for node in _alive() if _suits(node, read)]
+    if not nodes:
+        wanted = [f"label {name}={value}" for name, value in read.labels.items()]
+        wanted += [f"{amount:g} {name}" for name, amount in read.resources.items()]
+        raise ClusterError(
+            f"readers want a node with {', '.join(wanted) or 'CPUs'}, and there is none",
+            hint="Correct read.labels or read.resources, or start nodes with them (ray start --labels, --resources)",
+        )
+    free = private.free_cpus()
+    if any(free.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
     held = private.held_cpus()
-    if any(_of(node, "CPU") - held.get(node["NodeID"], 0.0) >= cpus for node in _alive()):
+    if any(_of(node, "CPU") - held.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
-    total = sum(_of(node, "CPU") for node in _alive())
+    total = sum(_of(node, "CPU") for node in nodes)
+    holding = sum(held.get(node["NodeID"], 0.0) for node in nodes)
     raise ClusterError(
-        f"a reader needs {cpus:g} CPUs and no node has as many left: of {total:g} CPUs, actors and placement groups "
-        f"hold {sum(held.values()):g}",
+        f"a reader needs {read.cpus:g} CPUs and no node has as many left: of {total:g} CPUs, actors and placement "
+        f"groups hold {holding:g}",
         hint="Leave CPUs to read with: fewer or smaller trainers, more CPU nodes, or a lower read.cpus",
     )
+
+
+def _suits(node: dict[str, Any], read: Read) -> bool:
+    """Whether a node has the labels and custom resources of readers. Ray's selectors with operators are left to Ray."""
+    labels = node.get("Labels") or {}
+    plain = {name: value for name, value in read.labels.items() if not value.startswith(("!", "in("))}
+    return plain.items() <= labels.items() and all(_of(node, name) >= need for name, need in read.resources.items())
 
 
 def _alive() -> list[dict[str, Any]]:
@@ -177,6 +195,15 @@ def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
     if any(isinstance(op, (Numpy, Waveform, Clip)) for op in augment.pipeline):
         return False
     return have.gpus >= augment.gpus * augment.actors_per_trainer * world_size > 0
+
+
+def readers_for(cpus: float, each: float, world_size: int) -> int:
+    """Read tasks of one rank that may run at a time, on a cluster of so many CPUs.
+
+    Twice as many as have a place, and two: Ray Data looks up when all running reads have ended, or each 0.1 s, so some
+    must wait in line, or CPUs idle; and those that wait tell an autoscaler that more would be used.
+    """
+    return 2 * math.ceil(cpus / each / world_size) + 2
 
 
 def beside_me(*, soft: bool) -> NodeAffinitySchedulingStrategy:

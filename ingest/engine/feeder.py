@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ingest.engine import private
+from ingest.engine import cluster, private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
 from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job, Taken
@@ -113,9 +113,19 @@ class Feeder:
         """Take what is there, how to feed it, and the actors that augment in turn (none: nothing is augmented)."""
         self._manifest, self._config, self._augmenters = manifest, config, augmenters
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
-        self._flow = Flow(config.budget_bytes, config.readers, config.first_readers)
+        self._flow = Flow(
+            config.budget_bytes,
+            config.readers,
+            config.first_readers,
+            most=self._readers_now if config.grows else None,
+            asked_at=time.monotonic(),
+        )
         if len(self._drops) != max(1, len(augmenters)):
             self._drops = [[] for _ in range(max(1, len(augmenters)))]
+
+    def _readers_now(self) -> int:
+        config = self._config
+        return cluster.readers_for(cluster.resources().cpus, config.place["num_cpus"], config.share.world_size)
 
     def start(self, generation: int, epoch: int, position: int) -> None:
         """Turn to a position; batches of earlier generations are forgotten."""
@@ -245,7 +255,7 @@ class Feeder:
             stretch,
             self._flow,
             open_error=lambda ref: error_in(ray.get(ref)),
-            num_cpus=self._config.reader_cpus,
+            place=self._config.place,
             name=f"ingest-read-{self._config.share.rank}",
         )
         self._segments.append(segment)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+FOLLOW_S = 3.0
 WAKE_S = 0.5  # a sleeping executor looks up this often by itself; everything else wakes it at once
 
 
@@ -43,6 +44,8 @@ class Flow:
             processor from the first batch.
         held_bytes: bytes of reads started and not yet released.
         step: the step being assembled; a read needed by then starts whatever the budget says.
+        most: what `max_running` becomes, asked now and then, since a cluster may grow and shrink; None: it stays.
+        asked_at: when it was asked last, an instant in seconds.
     """
 
     budget_bytes: int
@@ -51,6 +54,8 @@ class Flow:
     arrived: bool = False
     held_bytes: int = 0
     step: int = 0
+    most: Callable[[], int] | None = None
+    asked_at: float = 0.0
     stretches: list[Stretch] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -73,6 +78,16 @@ class Flow:
         with self.changed:
             self.held_bytes += sum(stretch.read_bytes[stretch.submitted : submitted])
             stretch.submitted, stretch.running = submitted, running
+
+    def follow(self, now: float) -> None:
+        """Let as many reads run as the cluster has room for by now, an instant in seconds."""
+        if self.most is None or now - self.asked_at < FOLLOW_S:
+            return
+        self.asked_at = now
+        most = self.most()
+        with self.changed:
+            self.max_running = most
+            self.changed.notify_all()
 
     def may_start(self, stretch: Stretch) -> bool:
         """Whether the next read of a stretch may start now."""

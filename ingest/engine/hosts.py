@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ class FeederHost:
     """Hosts a `Feeder`.
 
     Args:
-        reader_cpus: CPUs of a read task.
+        place: of a read task: options of a Ray task.
         records: whether the source seems to be TFRecord.
     """
 
-    def __init__(self, reader_cpus: float, *, records: bool) -> None:
+    def __init__(self, place: Mapping[str, Any], *, records: bool) -> None:
         # A reader's process starts while the data is being listed and this one loads Ray Data itself.
-        self._warm = ray.remote(warm_reader).options(num_cpus=reader_cpus, max_retries=0).remote(records=records)
+        self._warm = ray.remote(warm_reader).options(**place, max_retries=0).remote(records=records)
         from ingest.engine.feeder import Feeder
 
         self._feeder = Feeder()

@@ -28,7 +28,8 @@ class FeedConfig:
         read: from the spec.
         readers: reads that may run at a time.
         first_readers: the same until the first has arrived.
-        reader_cpus: CPUs of each.
+        grows: as many more as the cluster has more CPUs, if it grows.
+        place: of each, options of a Ray task.
         budget_bytes: encoded bytes that reads may hold.
         arranged: reads put their rows into the order of delivery, with their ids: for rows that the loader collates.
         epochs: the epoch after the last one to read; None when there is no last.
@@ -40,7 +41,8 @@ class FeedConfig:
     read: ReadOptions
     readers: int
     first_readers: int
-    reader_cpus: float
+    grows: bool
+    place: dict[str, Any]
     budget_bytes: int
     arranged: bool
     epochs: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -83,6 +84,7 @@ class Pace(ExecutionCallback):
         submitted = sum(op.metrics.num_tasks_submitted for op in operators)
         running = sum(op.num_active_tasks() for op in operators)
         flow.observe(stretch, submitted, running)
+        flow.follow(time.monotonic())
         if running == 0:
             flow.wait_until_startable(stretch, lambda: bool(executor._shutdown))  # noqa: SLF001
 

@@ -56,7 +56,7 @@ class RankFeed:
         self._feeder = (
             ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
             .options(name=name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
-            .remote(spec.read.cpus, records=seems_tfrecord(spec.source))
+            .remote(spec.read.place, records=seems_tfrecord(spec.source))
         )
         augment = spec.augment
         count = augment.actors_per_trainer if augment.pipeline else 0

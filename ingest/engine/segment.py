@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ class Segment:
         stretch: the same reads as the flow sees them.
         flow: admits the reads; its condition is notified at each arrival.
         open_error: the error that a one-row block may carry, fetched from the store.
-        num_cpus: CPUs of each read task.
+        place: of each read task: options of a Ray task.
         name: shown in Ray's dashboard.
     """
 
@@ -61,11 +61,11 @@ class Segment:
         flow: Flow,
         *,
         open_error: Callable[[ray.ObjectRef], IngestError | None],
-        num_cpus: float,
+        place: Mapping[str, Any],
         name: str,
     ) -> None:
         self._calls, self._deliveries, self._stretch, self._flow = calls, deliveries, stretch, flow
-        self._open_error, self._num_cpus, self._name = open_error, num_cpus, name
+        self._open_error, self._place, self._name = open_error, place, name
         self._key = f"{name}-{uuid.uuid4().hex[:8]}"
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=self._key, daemon=True)
@@ -106,7 +106,7 @@ class Segment:
     def _bundles(self) -> Any:
         with _context_lock, ray.data.DataContext.current(private.quiet_context(self._key)):
             dataset = ray.data.read_datasource(
-                Calls(self._calls, self._name), override_num_blocks=len(self._calls), num_cpus=self._num_cpus
+                Calls(self._calls, self._name), override_num_blocks=len(self._calls), **self._place
             )
         return dataset.iter_internal_ref_bundles()
 

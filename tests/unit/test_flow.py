@@ -112,3 +112,19 @@ def test_reset_forgets_everything_held():
     flow.observe(stretch, 1, 1)
     flow.reset()
     assert (flow.held_bytes, flow.step, flow.stretches) == (0, 0, [])
+
+
+def test_the_number_of_readers_follows_the_cluster_now_and_then():
+    room = iter([5, 2])
+    flow = Flow(budget_bytes=1000, max_running=1, most=lambda: next(room), asked_at=100.0)
+    stretch = Stretch([1] * 10, [9] * 10)
+    flow.open(stretch)
+    flow.observe(stretch, 1, 1)
+    flow.follow(100.1)
+    assert not flow.may_start(stretch)
+    flow.follow(103.5)
+    assert flow.may_start(stretch)
+    flow.follow(104.0)  # too soon to be asked again
+    assert flow.max_running == 5
+    flow.follow(107.0)
+    assert flow.max_running == 2

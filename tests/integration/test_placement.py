@@ -1,0 +1,224 @@
+"""Where the parts of a run lie on a cluster of several nodes, what crosses between them, and what growing changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from ray_nodes import cluster_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder():
+    """A short one: a socket's path has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as name:
+        yield Path(name)
+
+
+def _spec(folder, data, **sections):
+    file = folder / "spec.yaml"
+    file.write_text(yaml.safe_dump({"source": {"path": str(data)}, **sections}), encoding="utf-8")
+    return str(file)
+
+
+def _python(nodes, code, timeout=120):
+    env = nodes.env(RAY_ADDRESS=nodes.address)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_data_crosses_once(folder, pictures):
+    spec = _spec(
+        folder,
+        pictures,
+        read={"labels": {"ingest-role": "reader"}},
+        augment={"ops": [{"resize": {"size": 32}}]},
+        batch={"size": 10},
+        order={"lanes": 4},
+    )
+    with cluster_of(folder, token=False, cpus=0) as nodes:
+        nodes.add("--labels=ingest-role=reader", cpus=2)
+        nodes.add("--labels=ingest-role=trainer", cpus=2)
+        found = json.loads(
+            _python(
+                nodes,
+                f"""
+                import json, threading, time, ray
+                from ingest.cli_common import load_spec
+                from ingest.cli_run import Consumer
+                ray.init(log_to_driver=False, logging_level="ERROR")
+                while ray.cluster_resources().get("CPU", 0) < 4: time.sleep(0.2)
+                where = {{n["NodeID"]: n["Labels"].get("ingest-role", "head") for n in ray.nodes()}}
+                spec = load_spec({spec!r})
+                options = dict(num_cpus=1, label_selector={{"ingest-role": "trainer"}}, max_concurrency=3)
+                trainers = [ray.remote(Consumer).options(**options).remote(r, spec, 2, 3, None) for r in range(2)]
+                done = [t.consume.remote(0.02, None) for t in trainers]
+                from ray.util.state import list_actors, list_tasks
+                seen = set()
+                while True:
+                    ready, _ = ray.wait(done, num_returns=2, timeout=0.3)
+                    actors = {{(a.class_name, where[a.node_id]) for a in list_actors() if a.state == "ALIVE"}}
+                    seen |= {{pair for pair in actors if pair[0] in ("AugmentHost", "FeederHost", "Consumer")}}
+                    if len(ready) == 2: break
+                ranks = ray.get(done)
+                tasks = {{where[t.node_id] for t in list_tasks(limit=10000, detail=True)
+                         if t.name.startswith(("ReadCalls", "ingest-read", "Read", "warm_reader")) and t.node_id}}
+                print(json.dumps([sorted(seen), sorted(tasks), [r["samples"] for r in ranks]]))
+                """,
+            ).splitlines()[-1]
+        )
+    actors, tasks, samples = found
+    assert dict(actors) == dict.fromkeys(("AugmentHost", "Consumer", "FeederHost"), "trainer")
+    assert len(actors) == 3
+    assert tasks == ["reader"]
+    assert sum(samples) == 3 * 240
+
+
+def test_a_label_that_no_node_has_is_refused_before_anything_waits(folder, numbers):
+    with cluster_of(folder, token=False) as nodes:
+        spec = _spec(folder, numbers, read={"labels": {"ingest-role": "raeder"}})
+        began = time.monotonic()
+        env = nodes.env(RAY_ADDRESS=nodes.address)
+        done = nodes.ingest("run", spec, "--world-size", "1", "--epochs", "1", env=env)
+        assert done.returncode == 1
+        assert "readers want a node with label ingest-role=raeder, and there is none" in done.stderr
+        assert time.monotonic() - began < 60
+
+
+def test_a_reader_node_that_comes_and_goes_in_mid_epoch_changes_speed_alone(folder, pictures):
+    sections = {"augment": {"ops": [{"random_resized_crop": {"size": 32}}]}, "batch": {"size": 4}}
+    sections["order"] = {"lanes": 4, "interleave": 2, "window_bytes": 20000}
+    sections["read"] = {"labels": {"ingest-role": "reader"}}
+    spec = _spec(folder, pictures, **sections)
+    code = f"""
+        import hashlib, sys, time, ray, ingest, numpy as np
+        ray.init(log_to_driver=False, logging_level="ERROR")
+        digest = hashlib.sha256()
+        with ingest.Loader({spec!r}, 0, 1, epochs=2, cache_dir=None) as loader:
+            for _ in range(2):
+                for batch in loader:
+                    digest.update(np.array(batch["sample_id"]).tobytes() + np.array(batch["image"]).tobytes())
+                    print("step", loader.step, flush=True)
+                    time.sleep(float(sys.argv[1]))
+        print("digest", digest.hexdigest())
+    """
+    with cluster_of(folder, token=False, cpus=0) as nodes:
+        nodes.add("--labels=ingest-role=reader", cpus=1)
+        env = nodes.env(RAY_ADDRESS=nodes.address)
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        _until_cpus(nodes, 1)
+        still = subprocess.run([*command, "0"], env=env, capture_output=True, text=True, timeout=120, check=True).stdout
+        moved = subprocess.Popen([*command, "0.15"], env=env, stdout=subprocess.PIPE, text=True)
+        lines, more = [], None
+        for line in moved.stdout:
+            lines.append(line)
+            if len(lines) == 10:
+                more = nodes.add("--labels=ingest-role=reader", cpus=2)
+            if len(lines) == 70:
+                nodes.end(more)
+        assert moved.wait(120) == 0
+        assert lines[-1].startswith("digest")
+        assert lines[-1] == still.splitlines(keepends=True)[-1]
+
+
+def _until_cpus(nodes, count):
+    _python(
+        nodes,
+        f"""
+        import ray, time
+        ray.init(log_to_driver=False, logging_level="ERROR")
+        while ray.cluster_resources().get("CPU", 0) < {count}: time.sleep(0.2)
+        """,
+    )
+
+
+def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictures, monkeypatch):
+    """Ray Data's own allocator is off: waiting read tasks alone must be what the autoscaler sees."""
+    from ray.cluster_utils import AutoscalingCluster
+
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    spec = _spec(folder, pictures, augment={"ops": [{"resize": {"size": 32}}]}, batch={"size": 10, "last": "keep"})
+    worker = {"resources": {"CPU": 2, "object_store_memory": 150_000_000}, "node_config": {}, "min_workers": 0}
+    scaled = AutoscalingCluster(
+        head_resources={"CPU": 0, "object_store_memory": 150_000_000},
+        worker_node_types={"cpu-reader": {**worker, "max_workers": 2, "labels": {"ingest-role": "reader"}}},
+        idle_timeout_minutes=10,
+        autoscaler_v2=True,
+    )
+    scaled.start()
+    try:
+        code = f"""
+            import json, ray
+            from ingest.cli_common import load_spec
+            from ingest.cli_verify import verify
+            ray.init("auto", log_to_driver=False, logging_level="ERROR")
+            before = ray.cluster_resources().get("CPU", 0)
+            result = verify(load_spec({spec!r}), 1, cache_dir=None, epoch=0, positions=None, resume=None)
+            print(json.dumps([before, ray.cluster_resources().get("CPU", 0), result]))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=170, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        before, after, result = json.loads(done.stdout.splitlines()[-1])
+    finally:
+        scaled.shutdown()
+    assert (before, result["missing"], result["repeated"]) == (0, 0, 0)
+    assert after >= 2
+    monkeypatch.delenv("RAY_TMPDIR")
+    with cluster_of(folder, token=False, cpus=2) as nodes:
+        env = nodes.env(RAY_ADDRESS=nodes.address)
+        target = folder / "fixed.json"
+        fixed = nodes.ingest("verify", spec, "--world-size", "1", "--no-cache", "--json", str(target), env=env)
+        assert fixed.returncode == 0, fixed.stderr
+    fixed = json.loads(target.read_text())
+    assert (fixed["order_digest"], fixed["content_digest"]) == (result["order_digest"], result["content_digest"])
+
+
+def test_the_doctor_finds_the_node_that_cannot_import(folder, pictures):
+    spec = _spec(folder, pictures, augment={"ops": [{"resize": {"size": 32}}]})
+    with cluster_of(folder, token=False, cpus=1) as nodes:
+        broken = folder / "broken"
+        broken.mkdir()
+        (broken / "obstore.py").write_text("raise ImportError('by hand')\n", encoding="utf-8")
+        nodes.server_env = {**nodes.server_env, "PYTHONPATH": str(broken)}
+        nodes.add(cpus=1)
+        _until_cpus(nodes, 2)
+        findings = json.loads(
+            _python(
+                nodes,
+                f"""
+                import json, ray
+                from dataclasses import asdict
+                from ingest.engine import doctor
+                from ingest.cli_common import load_spec
+                ray.init(log_to_driver=False, logging_level="ERROR")
+                print(json.dumps([asdict(f) for f in doctor.examine(load_spec({spec!r}), 1)]))
+                """,
+            ).splitlines()[-1]
+        )
+    wrong = [f for f in findings if f["level"] == "error"]
+    assert {f["check"] for f in wrong} <= {"import", "decode"}
+    assert "cannot import obstore: ImportError: by hand" in [f["message"] for f in wrong]
+    assert len({f["where"] for f in wrong}) == 1
+    assert [f["message"] for f in findings if f["check"] == "fit"] == ["2 CPUs and 0 GPUs are enough to start"]
