@@ -327,8 +327,11 @@ def stop_job(run: RunName, address: Address = None, debug: Debug = False) -> Non
 
 
 @app.command()
-def doctor(spec: SpecPath, json_: Json = None, sets: Sets = None, debug: Debug = False) -> None:
-    """From here, and from every node of the cluster that RAY_ADDRESS names: can the data be reached? If not, why?"""
+def doctor(spec: SpecPath, world_size: World = 1, json_: Json = None, sets: Sets = None, debug: Debug = False) -> None:
+    """From here, and from every node of the cluster that RAY_ADDRESS names: can the data be reached? If not, why?
+
+    Of each node also: can it import and decode, has it the versions of the others; and does a run of N ranks fit?
+    """
 
     def work() -> int:
         from ingest import cli_doctor
@@ -336,8 +339,8 @@ def doctor(spec: SpecPath, json_: Json = None, sets: Sets = None, debug: Debug =
         loaded = load_spec(spec, sets or ())
         nodes = bool(os.environ.get("RAY_ADDRESS"))
         with cluster_session() if nodes else contextlib.nullcontext():
-            result = cli_doctor.doctor(loaded, nodes=nodes)
-        finish("doctor", result, json_, hide=["machines"])
+            result = cli_doctor.doctor(loaded, nodes=nodes, world_size=world_size)
+        finish("doctor", result, json_, hide=["machines", "cluster"])
         return OK if result["ok"] else FAULT
 
     raise typer.Exit(guarded(work, debug=debug))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ingest.engine import cluster, probe
+from ingest.engine.nodes import on_every_node
 from ingest.errors import ClusterError
 from ingest.spec import Spec
 
-NODE_S = 60.0
 SKEW_S = 5.0
 LEAST_FILES, LEAST_TMP_BYTES = 4096, 1 << 30
 
@@ -39,48 +38,6 @@ class Finding:
     hint: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a node returned, or why it did not."""
-
-    node: str
-    value: Any = None
-    error: str | None = None
-
-
-def on_every_node(function: Callable[..., Any], *args: Any, timeout_s: float = NODE_S) -> list[Answer]:
-    """Run a function once on each live node, with no resources, and wait for all together.
-
-    Args:
-        function: sent as it is pickled.
-        args: the same for all.
-        timeout_s: for all nodes together.
-    """
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    remote = ray.remote(function)
-    refs = {
-        node: remote.options(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote(*args)
-        for node in nodes
-    }
-    done, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout_s)
-    arrived = set(done)
-    return [
-        _answer(f"{nodes[node]} ({node[:8]})", ref)
-        if ref in arrived
-        else Answer(f"{nodes[node]} ({node[:8]})", error=f"no answer within {timeout_s:.0f} s")
-        for node, ref in refs.items()
-    ]
-
-
-def _answer(node: str, ref: ray.ObjectRef) -> Answer:
-    try:
-        return Answer(node, value=ray.get(ref))
-    except ray.exceptions.RayError as error:
-        return Answer(node, error=str(error).strip().splitlines()[-1])
-
-
 def examine(spec: Spec, world_size: int) -> list[Finding]:
     """Every node: can it import, are its versions those of the others, can it decode; and does the run fit.
 
@@ -90,10 +47,10 @@ def examine(spec: Spec, world_size: int) -> list[Finding]:
     """
     ray.cloudpickle.register_pickle_by_value(probe)
     try:
-        asked_at = time.time()
+        before_s = time.time()
         looks = on_every_node(probe.look)
-        findings = [finding for answer in looks for finding in _of_node(answer, asked_at, time.time())]
-        findings += _of_versions({answer.node: answer.value for answer in looks if answer.error is None})
+        findings = [finding for look in looks for finding in _of_node(look, before_s, time.time())]
+        findings += _of_versions({look["node"]: look for look in looks if "checks" not in look})
         if spec.augment.pipeline:
             findings += [_of_decode(answer) for answer in on_every_node(probe.decode, spec.augment)]
     finally:
@@ -101,25 +58,30 @@ def examine(spec: Spec, world_size: int) -> list[Finding]:
     return findings + _of_fit(spec, world_size)
 
 
-def _of_node(answer: Answer, before_s: float, after_s: float) -> list[Finding]:
-    if answer.error is not None:
-        return [Finding("error", "node", answer.node, answer.error, "See the node's log in Ray's dashboard")]
-    look, found = answer.value, []
+def _silent(answer: Mapping[str, Any]) -> str | None:
+    """Why a node gave no answer of its own."""
+    return str(answer["checks"][0]["found"]) if "checks" in answer else None
+
+
+def _of_node(look: Mapping[str, Any], before_s: float, after_s: float) -> list[Finding]:
+    node, found = look["node"], []
+    if error := _silent(look):
+        return [Finding("error", "node", node, error, "See the node's log in Ray's dashboard")]
     for module, version in look["versions"].items():
         if version.startswith("!"):
             hint = "Install ingest and the versions of constraints.txt on every node, or submit with --env pip"
-            found.append(Finding("error", "import", answer.node, f"cannot import {module}: {version[1:]}", hint))
+            found.append(Finding("error", "import", node, f"cannot import {module}: {version[1:]}", hint))
     skew = max(before_s - look["time_s"], look["time_s"] - after_s, 0.0)
     if skew > SKEW_S:
         message = f"its clock is {skew:.0f} s off: stores refuse signatures that are minutes off"
-        found.append(Finding("warning", "clock", answer.node, message, "Run a time daemon (chrony)"))
+        found.append(Finding("warning", "clock", node, message, "Run a time daemon (chrony)"))
     if look["free_tmp_bytes"] < LEAST_TMP_BYTES:
         message = f"{look['free_tmp_bytes'] >> 20} MiB are free for Ray's session and spilled objects"
-        found.append(Finding("warning", "disk", answer.node, message, "Free some, or start Ray with --temp-dir"))
+        found.append(Finding("warning", "disk", node, message, "Free some, or start Ray with --temp-dir"))
     if look["open_files"] < LEAST_FILES:
         message = f"at most {look['open_files']} open files"
-        found.append(Finding("warning", "files", answer.node, message, "ulimit -n 65536 before ray start"))
-    return found or [Finding("ok", "node", answer.node, f"Python {look['python']}, all imports, {look['host']}")]
+        found.append(Finding("warning", "files", node, message, "ulimit -n 65536 before ray start"))
+    return found or [Finding("ok", "node", node, f"Python {look['python']}, all imports, {look['host']}")]
 
 
 def _of_versions(looks: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
@@ -142,11 +104,11 @@ def _of_versions(looks: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     return found
 
 
-def _of_decode(answer: Answer) -> Finding:
-    error = answer.error or answer.value
+def _of_decode(answer: Mapping[str, Any]) -> Finding:
+    error = _silent(answer) or answer["error"]
     if error:
-        return Finding("error", "decode", answer.node, error, "The spec's augmentation does not run there")
-    return Finding("ok", "decode", answer.node, "the spec's augmentation runs")
+        return Finding("error", "decode", answer["node"], error, "The spec's augmentation does not run there")
+    return Finding("ok", "decode", answer["node"], "the spec's augmentation runs")
 
 
 def _of_fit(spec: Spec, world_size: int) -> list[Finding]:

@@ -51,12 +51,12 @@ def _version(module: str, distribution: str) -> str:
     return str(version) if version is not None else importlib.metadata.version(distribution)
 
 
-def decode(augment: Any) -> str | None:
-    """Build the spec's augmentation on this node's CPU and decode a picture with it; why that fails, else None."""
+def decode(augment: Any) -> dict[str, Any]:
+    """Build the spec's augmentation on this CPU and decode a picture with it: `error`, why that fails, or None."""
     try:
         from ingest.augment.augmenter import Augmenter
 
         Augmenter(augment, seed=0, batch_rows=1, threads=1).close()  # it warms up by decoding
     except Exception as error:  # noqa: BLE001 - whatever it raises is what the doctor tells
-        return f"{type(error).__name__}: {error}"
-    return None
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": None}

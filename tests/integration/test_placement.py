@@ -204,19 +204,11 @@ def test_the_doctor_finds_the_node_that_cannot_import(folder, pictures):
         nodes.server_env = {**nodes.server_env, "PYTHONPATH": str(broken)}
         nodes.add(cpus=1)
         _until_cpus(nodes, 2)
-        findings = json.loads(
-            _python(
-                nodes,
-                f"""
-                import json, ray
-                from dataclasses import asdict
-                from ingest.engine import doctor
-                from ingest.cli_common import load_spec
-                ray.init(log_to_driver=False, logging_level="ERROR")
-                print(json.dumps([asdict(f) for f in doctor.examine(load_spec({spec!r}), 1)]))
-                """,
-            ).splitlines()[-1]
-        )
+        target = folder / "doctor.json"
+        env = nodes.env(RAY_ADDRESS=nodes.address)
+        done = nodes.ingest("doctor", spec, "--json", str(target), env=env)
+        assert done.returncode == 1, done.stderr
+        findings = json.loads(target.read_text())["cluster"]
     wrong = [f for f in findings if f["level"] == "error"]
     assert {f["check"] for f in wrong} <= {"import", "decode"}
     assert "cannot import obstore: ImportError: by hand" in [f["message"] for f in wrong]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ingest.engine import doctor, probe
-from ingest.engine.doctor import Answer
 
 pytestmark = pytest.mark.unit
 
 
 def look(**changed):
     base = {
+        "node": "n",
         "host": "h",
         "python": "3.12.1",
         "versions": dict.fromkeys(probe.DISTRIBUTIONS, "1.0"),
@@ -24,7 +24,7 @@ def look(**changed):
 
 
 def of_node(**changed):
-    return [(f.level, f.check) for f in doctor._of_node(Answer("n", look(**changed)), 99.0, 101.0)]
+    return [(f.level, f.check) for f in doctor._of_node(look(**changed), 99.0, 101.0)]
 
 
 def test_a_node_that_is_well_is_ok():
@@ -46,8 +46,8 @@ def test_what_is_wrong_with_a_node_is_named(changed, found):
 
 
 def test_a_node_that_does_not_answer_is_an_error():
-    (finding,) = doctor._of_node(Answer("10.0.0.7 (ab)", error="no answer within 60 s"), 0, 0)
-    assert (finding.level, finding.where) == ("error", "10.0.0.7 (ab)")
+    (finding,) = doctor._of_node({"node": "ab", "checks": [{"found": "no answer"}]}, 0, 0)
+    assert (finding.level, finding.where) == ("error", "ab")
 
 
 def test_the_node_that_differs_from_most_is_named_with_both_versions():
