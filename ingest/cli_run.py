@@ -253,6 +253,7 @@ def report(
         "object_store_peak_bytes": store_peak_bytes,
         "spilled_bytes": spilled_bytes,
         "fetched_bytes": sum(report["fetched_bytes"] for report in reports),
+        "away_bytes": sum(report["away_bytes"] for report in reports),
         "lanes": reports[0]["lanes"],
         "interleave": reports[0]["interleave"],
         "digest": ranks[0]["digest"],

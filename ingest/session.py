@@ -333,7 +333,8 @@ class Loader:
             "lanes": self._order.lanes,
             "interleave": self._order.interleave,
             **{
-                name: counters[name] for name in ("read_wait_s", "fetched_bytes", "reads", "held_bytes", "budget_bytes")
+                name: counters[name]
+                for name in ("read_wait_s", "fetched_bytes", "away_bytes", "reads", "held_bytes", "budget_bytes")
             },
             "augment_busy_s": measured.augment_busy_s,
             "verdict": verdict(measured),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.experimental.locations import get_local_object_locations
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -209,6 +210,14 @@ def readers_for(cpus: float, each: float, world_size: int) -> int:
 def beside_me(*, soft: bool) -> NodeAffinitySchedulingStrategy:
     """On this process's node; elsewhere when it must (`soft`)."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=soft)
+
+
+def away_bytes(ref: ray.ObjectRef) -> int:
+    """Bytes of an object of this process's own that no copy on this node holds; no request is made to know."""
+    found = get_local_object_locations([ref]).get(ref)
+    if not found or not found["node_ids"]:
+        return 0  # small enough to travel with the answer
+    return 0 if ray.get_runtime_context().get_node_id() in found["node_ids"] else int(found["object_size"] or 0)
 
 
 def node_cpus() -> float:

@@ -96,7 +96,7 @@ class Feeder:
         self._generation = -1
         self._waiting_since: float | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
-        self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0}
+        self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0, "away_bytes": 0}
         self._clear()
 
     def _clear(self) -> None:
@@ -300,6 +300,7 @@ class Feeder:
         job = _job(step, parts, drops).pack()
         new = {part.read.key: part.read for part in parts if turn not in part.read.given}
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
+        self._counters["away_bytes"] += sum(held.delivery.away_bytes for held in new.values() if not held.given)
         for held in new.values():
             held.given.add(turn)
         if not self._augmenters:

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from ingest.engine import private
+from ingest.engine import cluster, private
 from ingest.engine.datasource import Call, Calls
 from ingest.engine.flow import Flow, Stretch
 from ingest.errors import IngestError, StageError
@@ -28,12 +28,14 @@ class Delivery:
         rows: rows received so far.
         expected_rows: rows that make it complete.
         error: why it gave nothing.
+        away_bytes: of its blocks, those that lay on another node when they arrived, and cross the network to this one.
     """
 
     expected_rows: int
     blocks: list[tuple[ray.ObjectRef, int]] = field(default_factory=list)
     rows: int = 0
     error: IngestError | None = None
+    away_bytes: int = 0
 
     @property
     def complete(self) -> bool:
@@ -118,9 +120,11 @@ class Segment:
                 raise StageError("a read gave more rows than the manifest lists", stage="read")
             delivery = self._deliveries[index]
             rows = int(entry.metadata.num_rows)
+            away = cluster.away_bytes(entry.ref)
             error = self._open_error(entry.ref) if rows <= 1 else None
             with self._flow.changed:
                 delivery.error = error
+                delivery.away_bytes += away
                 if error is None:
                     delivery.blocks.append((entry.ref, rows))
                     delivery.rows += rows

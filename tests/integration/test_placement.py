@@ -53,14 +53,14 @@ def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_da
         batch={"size": 10},
         order={"lanes": 4},
     )
-    with cluster_of(folder, token=False, cpus=0) as nodes:
+    with cluster_of(folder, token=False, cpus=0, RAY_metrics_report_interval_ms="1000") as nodes:
         nodes.add("--labels=ingest-role=reader", cpus=2)
         nodes.add("--labels=ingest-role=trainer", cpus=2)
         found = json.loads(
             _python(
                 nodes,
                 f"""
-                import json, threading, time, ray
+                import json, threading, time, urllib.request, ray
                 from ingest.cli_common import load_spec
                 from ingest.cli_run import Consumer
                 ray.init(log_to_driver=False, logging_level="ERROR")
@@ -80,15 +80,30 @@ def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_da
                 ranks = ray.get(done)
                 tasks = {{where[t.node_id] for t in list_tasks(limit=10000, detail=True)
                          if t.name.startswith(("ReadCalls", "ingest-read", "Read", "warm_reader")) and t.node_id}}
-                print(json.dumps([sorted(seen), sorted(tasks), [r["samples"] for r in ranks]]))
+                del trainers
+                time.sleep(6)
+                bytes_in, lines = 0, []
+                for n in ray.nodes():
+                    address = "http://%s:%d/metrics" % (n["NodeManagerAddress"], n["MetricsExportPort"])
+                    for line in urllib.request.urlopen(address).read().decode().splitlines():
+                        if line.startswith("ray_object_manager_bytes"):
+                            lines.append(line)
+                            if "Received" in line: bytes_in += float(line.split()[-1])
+                print("\\n".join(lines))
+                reports = [r["report"] for r in ranks]
+                total = {{name: sum(r[name] for r in reports) for name in ("fetched_bytes", "away_bytes")}}
+                print(json.dumps([sorted(seen), sorted(tasks), [r["samples"] for r in ranks], total, bytes_in]))
                 """,
             ).splitlines()[-1]
         )
-    actors, tasks, samples = found
+    actors, tasks, samples, total, bytes_in = found
     assert dict(actors) == dict.fromkeys(("AugmentHost", "Consumer", "FeederHost"), "trainer")
     assert len(actors) == 3
     assert tasks == ["reader"]
     assert sum(samples) == 3 * 240
+    # Encoded, once: what the feeders count, and what the raylets say that they received.
+    assert 0 < total["away_bytes"] <= 1.1 * total["fetched_bytes"]
+    assert 0 < bytes_in <= 1.1 * total["fetched_bytes"]
 
 
 def test_a_label_that_no_node_has_is_refused_before_anything_waits(folder, numbers):

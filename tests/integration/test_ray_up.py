@@ -102,6 +102,14 @@ def sshd(home):
     Path("/run/sshd").mkdir(exist_ok=True)
     with (home / "sshd.log").open("w") as log:
         process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(home / "sshd_config")], stderr=log)
+    deadline = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection((WORKER, 22), timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    assert process.poll() is None, (home / "sshd.log").read_text(encoding="utf-8")
     yield
     process.terminate()
     process.wait(10)

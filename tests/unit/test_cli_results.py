@@ -137,6 +137,7 @@ def rank_result(rank, first_at, last_at, samples, waiting, gaps):
         "loader_cpu_s": 0.5,
         "peak_rss_bytes": 100 * (rank + 1),
         "fetched_bytes": 10,
+        "away_bytes": 4,
         "lanes": 8,
         "interleave": 2,
         "verdict": f"verdict of {rank}",
