@@ -315,6 +315,7 @@ async def _stream(client: Any, submission_id: str) -> None:
         ClusterError: the job server has not answered for a minute.
     """
     import aiohttp
+    import requests
 
     written, lost_at = 0, None
     while True:
@@ -327,9 +328,13 @@ async def _stream(client: Any, submission_id: str) -> None:
                 written = max(written, seen)
                 sys.stdout.write(fresh)
                 sys.stdout.flush()
+        except (RuntimeError, OSError, aiohttp.ClientError):
+            pass  # the connection broke, or there is no log yet; what the server says of the job decides
+        try:
             if str(client.get_job_status(submission_id)) in _FINAL:
                 return
-        except (RuntimeError, OSError, aiohttp.ClientError) as error:
+            lost_at = None
+        except (RuntimeError, OSError, requests.RequestException) as error:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > GONE_S:
                 raise ClusterError(

@@ -10,6 +10,7 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 import yaml
 from typer.testing import CliRunner
 
@@ -214,3 +215,34 @@ def test_the_train_job_learns_and_resumes_in_mid_epoch_on_another_world(write, p
 def test_the_train_job_refuses_what_cannot_be_learnt(write, numbers, capsys):
     assert train.main([write(numbers)]) == 2
     assert "nothing to learn" in capsys.readouterr().err
+
+
+def test_a_job_that_can_never_start_is_refused_before_launch(write, pictures, capsys):  # D18
+    spec = write(pictures, augment={"ops": [{"resize": {"size": 32}}]})
+    for options, named in [
+        (["--trainer-gpus", "1"], "2 GPUs are needed (2 for 2 trainers) and the cluster has 0"),
+        (["--trainer-cpus", "1"], "3 CPUs are needed (1 for a reader, 0 for 2 augmentation actors, 2 for 2 trainers)"),
+        (["--trainer-label", "zone=moon"], "trainers want nodes labelled zone=moon, and there is none"),
+        (["--set", "read.labels={zone: moon}"], "readers want a node with label zone=moon, and there is none"),
+    ]:
+        assert train.main([spec, "--model", "numpy", *options]) == 1
+        assert named in capsys.readouterr().err
+
+
+def test_readers_are_refused_where_trainers_hold_every_cpu(write, numbers):  # R33
+    holder = ray.remote(num_cpus=1)(Holder).remote()
+    group = ray.util.placement_group([{"CPU": 1}])
+    try:
+        ray.get([holder.ready.remote(), group.ready()])
+        line = call("run", write(numbers), "--world-size", "1", "--epochs", "1", status=1)
+    finally:
+        ray.kill(holder)
+        ray.util.remove_placement_group(group)
+    assert "of 2 CPUs, actors and placement groups hold 2" in line
+
+
+class Holder:
+    """Holds what Ray counts for it."""
+
+    def ready(self):
+        return True

@@ -9,11 +9,13 @@ import sys
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from ingest import cli, cli_auth, cli_package
+from ingest.cli_common import load_spec
 from ingest.cli_submit import Wanted, prepare
 from ingest.engine import credentials
 from ingest.errors import ClusterError, SpecError
@@ -262,3 +264,87 @@ def test_a_nodes_secrets_file_is_read_and_never_repeated(tmp_path, monkeypatch, 
     monkeypatch.setenv("INGEST_SECRETS_FILE", str(tmp_path / "gone"))
     credentials.load()  # a worker that failed here would be started again for ever
     assert "cannot be read on this node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "source: {path: !!python/object/apply:os.system ['touch ran']}",
+        "source: !!python/object/new:subprocess.Popen [[touch, ran]]",
+        "!!python/object/apply:os.mkdir [ran]",
+    ],
+)
+def test_loading_a_spec_runs_nothing(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match="not YAML"):
+        load_spec("spec.yaml")
+    with pytest.raises(SpecError, match="not YAML"):
+        load_spec(write_good(tmp_path), [f"source.path={text.partition(': ')[2] or text}".replace("{path: ", "")])
+    assert not (tmp_path / "ran").exists()
+
+
+def write_good(folder):
+    (folder / "good.yaml").write_text("source: {path: /data}\n", encoding="utf-8")
+    return folder / "good.yaml"
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A job server by script.
+
+    Args:
+        tails: for each connection, pieces of the log; an exception breaks it.
+        statuses: one for each question; an exception is a server that does not answer.
+        exit_code: the job's.
+    """
+
+    def __init__(self, tails, statuses, exit_code=None, message=None):
+        self.tails, self.statuses, self.exit_code, self.message = iter(tails), iter(statuses), exit_code, message
+        self.last = None
+
+    async def tail_job_logs(self, submission_id):
+        for piece in next(self.tails, []):
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+    def get_job_status(self, submission_id):
+        self.last = next(self.statuses)
+        if isinstance(self.last, Exception):
+            raise self.last
+        return self.last
+
+    def get_job_info(self, submission_id):
+        return SimpleNamespace(status=self.last, driver_exit_code=self.exit_code, message=self.message)
+
+
+@pytest.mark.parametrize(
+    ("server", "ended", "log"),
+    [
+        (Server([["a\n", "b\n"]], ["SUCCEEDED"]), ("SUCCEEDED", 0), "a\nb\n"),
+        (Server([["a\n"]], ["FAILED"], exit_code=7), ("FAILED", 7), "a\n"),
+        (Server([["a\n"]], ["FAILED"], exit_code=-9), ("FAILED", 137), "a\n"),
+        (Server([[RuntimeError("no log")]], ["FAILED"], message="pip failed"), ("FAILED", 1), ""),
+        (Server([["a"]], ["STOPPED"]), ("STOPPED", 130), "a"),
+        # A connection that breaks goes on where it stood, whatever the pieces; a server may be silent for a while.
+        (Server([["ab", RuntimeError()], ["a", "bcd"]], ["RUNNING", "SUCCEEDED"]), ("SUCCEEDED", 0), "abcd"),
+        (Server([["ab"], [OSError()], ["abc"]], ["RUNNING", OSError(), "SUCCEEDED"]), ("SUCCEEDED", 0), "abc"),
+    ],
+)
+def test_a_job_is_followed_to_its_end_and_its_exit_status_is_ours(server, ended, log, monkeypatch, capsys):
+    monkeypatch.setattr(cli_submit, "POLL_S", 0)
+    assert cli_submit.follow(server, "r.1") == ended
+    said = capsys.readouterr()
+    assert said.out == log
+    assert f"job r.1: {ended[0]}" in said.err
+    assert (server.message or "") in said.err
+
+
+def test_a_job_server_that_stays_away_is_an_error_that_says_how_to_look_again(monkeypatch):
+    monkeypatch.setattr(cli_submit, "POLL_S", 0)
+    monkeypatch.setattr(cli_submit, "GONE_S", 0)
+    with pytest.raises(ClusterError, match=r"refused.*ingest jobs logs r\.1"):
+        cli_submit.follow(Server([], [OSError("refused")] * 9), "r.1")
