@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from ingest import cli, cli_auth, cli_package
+from ingest import cli, cli_auth, cli_package, cli_submit
 from ingest.cli_common import load_spec
 from ingest.cli_submit import Wanted, prepare
 from ingest.engine import credentials
