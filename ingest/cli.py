@@ -218,6 +218,36 @@ def bench(
 
 
 @app.command()
+def convert(
+    spec: SpecPath,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="where to write: an empty folder, any URL")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FORMAT", help="parquet or tfrecord; the other one when left out")
+    ] = None,
+    part: Annotated[
+        str, typer.Option("--part", metavar="SIZE", help="about so many bytes in memory a file")
+    ] = "128MiB",
+    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="read each file back and compare it")] = True,
+    json_: Json = None,
+    sets: Sets = None,
+    cache: Cache = True,
+    debug: Debug = False,
+) -> None:
+    """Write the rows that the source names as Parquet or TFRecord, in parallel, each file compared with its rows."""
+
+    def work(loaded: Spec) -> int:
+        from ingest import cli_convert
+
+        size = byte_size("--part", part)
+        target = cli_convert.target_of(to)
+        result = cli_convert.convert(loaded, folder, target, _cache_dir(cache), part_bytes=size, compare=compare)
+        finish("convert", result, json_)
+        return OK if result["ok"] else FAULT
+
+    _do(work, spec, sets, debug=debug)
+
+
+@app.command()
 def submit(
     spec: SpecPath,
     args: Annotated[list[str] | None, typer.Argument(metavar="[-- JOB_OPTIONS]", help="for the job")] = None,

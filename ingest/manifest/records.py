@@ -66,11 +66,11 @@ def frame(payload: bytes) -> bytes:
 
 def masked_crc(data: bytes) -> bytes:
     """The four bytes that stand behind `data` as its checksum."""
-    return int(_masked(np.frombuffer(data, np.uint8), 0, len(data))).to_bytes(4, "little")
+    return int(masked(np.frombuffer(data, np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
 @compiled
-def _masked(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
+def masked(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
     crc = crc32c(data, start, stop)
     return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _SHIFT)
 
@@ -87,7 +87,7 @@ def _stored(data: NDArray[np.uint8], at: int) -> np.uint32:
 
 @compiled
 def _length_fits(data: NDArray[np.uint8], at: int) -> bool:
-    return bool(_masked(data, at, at + 8) == _stored(data, at + 8))
+    return bool(masked(data, at, at + 8) == _stored(data, at + 8))
 
 
 @compiled
@@ -130,7 +130,7 @@ def _scan(
         if count == len(starts):
             starts, stops = _grown(starts, count), _grown(stops, count)
         starts[count], stops[count] = start, stop
-        if check_payload and _masked(data, start, stop) != _stored(data, stop):
+        if check_payload and masked(data, start, stop) != _stored(data, stop):
             if wrong == len(bad):
                 bad = _grown(bad, wrong)
             bad[wrong] = count

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "ingest"
 
 GROUND = {"errors", "rng", "ops", "predicate", "metrics", "jit"}
 READING = GROUND | {"spec", "storage", "manifest", "plan"}
-BELOW_ENGINE = READING | {"read", "augment", "loader"}
+BELOW_ENGINE = READING | {"read", "write", "augment", "loader"}
 # What each part may import of `ingest`, itself aside. A dotted name allows that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "manifest": GROUND | {"spec", "storage"},
     "plan": GROUND | {"spec", "manifest"},  # pure: no storage
     "read": READING,
+    "write": READING | {"read"},
     "augment": GROUND | {"spec"},
     "loader": {"errors", "metrics", "spec", "plan", "augment.collate"},
     "engine": BELOW_ENGINE,
