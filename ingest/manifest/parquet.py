@@ -136,13 +136,85 @@ def _check_magic(entry: FileEntry, magic: bytes, filesystem: FileSystem) -> None
     raise SourceError(f"not a Parquet file: it begins with {head!r}", path=entry.url)
 
 
+_REACHED = "reached the data"
+
+
+class _NoData:
+    """A file of which nothing can be read."""
+
+    closed = False
+
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, count: int) -> bytes:
+        raise OSError(f"{count} bytes: {_REACHED}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def column_chunks(footer: Footer, ordinals: Sequence[int], leaves: Sequence[int], size: int) -> list[list[Any]]:
+    """The metadata of some column chunks, checked: for each row group, one for each leaf.
+
+    pyarrow parses a chunk's metadata when it is asked for it, and where that is damaged (a type that is not its
+    column's, a histogram of another length) an exception leaves C++ and ends the process. Its reader parses the same
+    and says so; it is asked first, with a file in which there is nothing to read.
+
+    Args:
+        footer: of the file.
+        ordinals: row groups.
+        leaves: Parquet columns.
+        size: of the file, in bytes.
+
+    Raises:
+        OSError, ArrowException: the metadata is damaged.
+    """
+    metadata = footer.metadata
+    # To plan what to fetch (`pre_buffer`) the reader parses all chunks before it reads the first.
+    reader = pq.ParquetFile(pa.PythonFile(_NoData(size), mode="r"), metadata=metadata, pre_buffer=True).reader
+    if ordinals and leaves:
+        try:
+            reader.read_row_groups(list(ordinals), column_indices=list(leaves), use_threads=False)
+        except OSError as error:
+            if _REACHED not in str(error):
+                raise
+    groups = [metadata.row_group(ordinal) for ordinal in ordinals]
+    found = [[group.column(leaf) for leaf in leaves] for group in groups]
+    # What the reader does not look at, and `statistics` would end the process for.
+    types = [metadata.schema.column(leaf).physical_type for leaf in leaves]
+    for chunks in found:
+        for chunk, kind in zip(chunks, types, strict=True):
+            if chunk.physical_type != kind:
+                raise pa.ArrowInvalid(
+                    f"column '{chunk.path_in_schema}' is {kind} in the schema and {chunk.physical_type} in a row group"
+                )
+    return found
+
+
 def _index_row(entry: FileEntry, footer: Footer, wanted: Sequence[str] | None) -> dict[str, Any]:
     metadata, leaves = footer.metadata, wanted_leaves(footer, wanted)
     rows, encoded, decoded = [], [], []
-    for ordinal in range(metadata.num_row_groups):
-        group = metadata.row_group(ordinal)
-        chunks = [group.column(leaf) for leaf in leaves]
-        rows.append(group.num_rows)
+    ordinals = range(metadata.num_row_groups)
+    try:
+        columns = column_chunks(footer, ordinals, leaves, entry.size)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise SourceError(f"the Parquet footer is damaged: {error}", path=entry.url) from error
+    for ordinal, chunks in zip(ordinals, columns, strict=True):
+        rows.append(metadata.row_group(ordinal).num_rows)
         encoded.append(sum(chunk.total_compressed_size for chunk in chunks))
         decoded.append(
             sum(

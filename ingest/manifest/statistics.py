@@ -11,7 +11,7 @@ import pyarrow as pa
 from ingest.manifest.columns import Column, output_type
 from ingest.manifest.listing import DIRECTORY_INTEGER, HIVE_NULL
 from ingest.manifest.model import FileEntry
-from ingest.manifest.parquet import Footer
+from ingest.manifest.parquet import Footer, column_chunks
 from ingest.manifest.where import TICKS, Bounds, Point, is_text
 
 _UNKNOWN = Bounds()
@@ -29,7 +29,11 @@ def unit_bounds(entry: FileEntry, footer: Footer, ordinal: int, source: str, kin
         kind: its type over all files, in whose domain the bounds are.
     """
     column = footer.columns.find(source)
-    return directory_bounds(entry, source, kind) if column is None else _from_statistics(footer, ordinal, column, kind)
+    return (
+        directory_bounds(entry, source, kind)
+        if column is None
+        else _from_statistics(entry, footer, ordinal, column, kind)
+    )
 
 
 def directory_bounds(entry: FileEntry, source: str, kind: pa.DataType) -> Bounds:
@@ -45,7 +49,7 @@ def directory_bounds(entry: FileEntry, source: str, kind: pa.DataType) -> Bounds
     return Bounds(point, point, nulls=False)
 
 
-def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.DataType) -> Bounds:
+def _from_statistics(entry: FileEntry, footer: Footer, ordinal: int, column: Column, kind: pa.DataType) -> Bounds:
     """Bounds may be wider than the values (truncated strings); absent or doubtful statistics say nothing.
 
     pyarrow leaves out the deprecated fields where their order is not the type's own.
@@ -53,7 +57,10 @@ def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.Data
     if pa.types.is_nested(output_type(column.type)):
         return _UNKNOWN  # its leaves' nulls and values are not its own
     group = footer.metadata.row_group(ordinal)
-    chunk = group.column(column.leaves[0])
+    try:
+        ((chunk,),) = column_chunks(footer, [ordinal], column.leaves[:1], entry.size)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
+        return _UNKNOWN  # reading says what is damaged
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return _UNKNOWN

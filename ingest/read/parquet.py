@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ingest.errors import ReadError, SourceError
 from ingest.manifest.columns import is_list
 from ingest.manifest.model import FileEntry
-from ingest.manifest.parquet import Footer, wanted_leaves
+from ingest.manifest.parquet import Footer, column_chunks, wanted_leaves
 from ingest.read.blobs import is_blob, read_blobs
 from ingest.read.finish import Rows, Where, finish
 from ingest.read.sources import Chunks, cached_footer, chunk_range, open_chunks
@@ -155,7 +155,7 @@ def _read_group(
     leaves = wanted_leaves(footer, sources)
     if not leaves:  # partition columns and absent ones only; one column of nulls keeps the count
         return _take(pa.table({"": pa.nulls(group.num_rows)}), rows), {}
-    chunks = {leaf: group.column(leaf) for leaf in leaves}
+    chunks = dict(zip(leaves, column_chunks(footer, [ordinal], leaves, entry.size)[0], strict=True))
     memory_bytes = sum(chunk.total_uncompressed_size for chunk in chunks.values())
     whole = memory_bytes <= stream_bytes
     source = open_chunks(entry, filesystem, [chunk_range(chunk) for chunk in chunks.values()], whole=whole)
