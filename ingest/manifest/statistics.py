@@ -17,6 +17,8 @@ from ingest.manifest.where import TICKS, Bounds, Point, is_text
 _UNKNOWN = Bounds()
 _NULLS = Bounds(values=False)
 
+_ANY_SIZE = 1 << 62  # where the chunk lies is not asked here
+
 
 def unit_bounds(entry: FileEntry, footer: Footer, ordinal: int, source: str, kind: pa.DataType) -> Bounds:
     """What is known of a source column in one row group.
@@ -49,7 +51,7 @@ def directory_bounds(entry: FileEntry, source: str, kind: pa.DataType) -> Bounds
     return Bounds(point, point, nulls=False)
 
 
-def _from_statistics(entry: FileEntry, footer: Footer, ordinal: int, column: Column, kind: pa.DataType) -> Bounds:
+def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.DataType) -> Bounds:
     """Bounds may be wider than the values (truncated strings); absent or doubtful statistics say nothing.
 
     pyarrow leaves out the deprecated fields where their order is not the type's own.
@@ -58,7 +60,7 @@ def _from_statistics(entry: FileEntry, footer: Footer, ordinal: int, column: Col
         return _UNKNOWN  # its leaves' nulls and values are not its own
     group = footer.metadata.row_group(ordinal)
     try:
-        ((chunk,),) = column_chunks(footer, [ordinal], column.leaves[:1], entry.size)
+        ((chunk,),) = column_chunks(footer, [ordinal], column.leaves[:1], _ANY_SIZE)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return _UNKNOWN  # reading says what is damaged
     statistics = chunk.statistics if chunk.is_stats_set else None
