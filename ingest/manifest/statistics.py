@@ -31,11 +31,7 @@ def unit_bounds(entry: FileEntry, footer: Footer, ordinal: int, source: str, kin
         kind: its type over all files, in whose domain the bounds are.
     """
     column = footer.columns.find(source)
-    return (
-        directory_bounds(entry, source, kind)
-        if column is None
-        else _from_statistics(entry, footer, ordinal, column, kind)
-    )
+    return directory_bounds(entry, source, kind) if column is None else _from_statistics(footer, ordinal, column, kind)
 
 
 def directory_bounds(entry: FileEntry, source: str, kind: pa.DataType) -> Bounds:
