@@ -176,7 +176,7 @@ class Loader:
         manifest, rows = self._found.manifest, self._share.batch
         ops = self.spec.augment.pipeline
         row_bytes = output_bytes(ops) if ops else int(self._sizes.memory.sum()) // max(1, manifest.rows)
-        busy = CALLS_AT_A_TIME * self.spec.augment.actors_per_trainer + 2 if ops else PREFETCH_LEAST
+        busy = CALLS_AT_A_TIME * self.spec.augment.actors + 2 if ops else PREFETCH_LEAST
         batch_bytes = max(1, row_bytes * rows)
         small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
         return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
@@ -309,7 +309,7 @@ class Loader:
             wait_s=self._timings.wait_s - self._wait_before_first,
             read_wait_s=counters["read_wait_s"],
             augment_busy_s=counters.get("augment_busy_s", 0.0),
-            augment_slots=CALLS_AT_A_TIME * int(counters["augmenters"]),
+            augment_slots=int(counters["augment_slots"]),
         )
         waits = np.array(self._timings.waits_s or [0.0])
         return {

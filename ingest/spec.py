@@ -322,7 +322,9 @@ class Augment(Section):
     keypoints: SpelledKeypoints = Field(None, description="an output that holds points, which move with the image")
     masks: tuple[SpelledMask, ...] = Field((), description="outputs that hold encoded masks, which move with the image")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="the GPU where Ray has enough of them")
-    placement: Literal["actor", "trainer"] = Field("actor", description="in actors beside the trainer")
+    placement: Literal["actor", "trainer"] = Field(
+        "actor", description="in actors beside the trainer, or in the trainer's own process"
+    )
     actors_per_trainer: PositiveInt = Field(1, description="augmentation actors of each rank")
     cpus: Annotated[float, Field(ge=0)] = Field(0.0, description="CPUs that Ray counts for each augmentation actor")
     gpus: Annotated[float, Field(gt=0)] = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
@@ -340,7 +342,6 @@ class Augment(Section):
             raise ValueError(f"device: is gpu, and {self.pipeline[0].name} runs on the CPU: use device: cpu")
         if Numpy in own and self.device == "gpu":
             raise ValueError("device: is gpu, and numpy functions run on the CPU: use device: cpu")
-        _refuse("placement", self.placement, "trainer")
         return self
 
     @property
@@ -348,6 +349,11 @@ class Augment(Section):
         """The ops, whichever way they were given; empty when there is nothing to augment."""
         own = self.function or self.numpy
         return (own,) if own else self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+
+    @property
+    def actors(self) -> int:
+        """Augmentation actors of each rank; none where there is nothing to augment, or the trainer does it itself."""
+        return self.actors_per_trainer if self.pipeline and self.placement == "actor" else 0
 
     def target_facts(self) -> dict[str, Any]:
         """What decides the content of the columns that move with the image, JSON-ready; empty where none does."""

@@ -16,6 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ingest.engine import private
+from ingest.engine.own import has_gpu
 from ingest.errors import ClusterError
 from ingest.ops import Clip, Numpy, Waveform
 from ingest.spec import Read, Spec
@@ -119,7 +120,7 @@ def _check_totals(
 ) -> None:
     cpus, gpus = (each.cpus, each.gpus) if each else (0.0, 0.0)
     augment = spec.augment
-    actors = augment.actors_per_trainer * world_size if augment.pipeline else 0
+    actors = augment.actors * world_size
     for_trainers = f", {world_size * cpus:g} for {world_size} trainers" if cpus else ""
     need = spec.read.cpus + actors * augment.cpus + world_size * cpus
     if need > have_cpus:
@@ -195,6 +196,8 @@ def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
         return augment.device == "gpu"
     if any(isinstance(op, (Numpy, Waveform, Clip)) for op in augment.pipeline):
         return False
+    if augment.placement == "trainer":
+        return has_gpu()
     return have.gpus >= augment.gpus * augment.actors_per_trainer * world_size > 0
 
 

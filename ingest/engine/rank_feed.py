@@ -17,6 +17,7 @@ from ingest.augment.collate import collate
 from ingest.engine import cluster
 from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
 from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
+from ingest.engine.own import OwnAugmenter
 from ingest.errors import IngestError, StageError
 from ingest.loader.arranged import Arranged, join
 from ingest.manifest.listing import seems_tfrecord
@@ -59,7 +60,6 @@ class RankFeed:
             .remote(spec.read.place, records=seems_tfrecord(spec.source))
         )
         augment = spec.augment
-        count = augment.actors_per_trainer if augment.pipeline else 0
         self._augmenters = [
             ray.remote(concurrency_groups={"hold": 1})(AugmentHost)
             .options(
@@ -71,8 +71,15 @@ class RankFeed:
                 scheduling_strategy=cluster.beside_me(soft=True),
             )
             .remote(name, augment, spec.order.seed, batch_rows, threads)
-            for _ in range(count)
+            for _ in range(augment.actors)
         ]
+        self._own: OwnAugmenter | None = None
+        if augment.pipeline and not self._augmenters:
+            try:
+                self._own = OwnAugmenter(spec, batch_rows=batch_rows, threads=threads, gpu=gpu)
+            except BaseException:
+                self.close()
+                raise
 
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
         """Tell the feeder what there is and how to feed; before the first `start`."""
@@ -126,7 +133,7 @@ class RankFeed:
         return self._augmenters[taken.turn].augment.remote(taken.job)
 
     def _join(self, taken: Taken, job: Job) -> dict[str, Any]:
-        """The rows of a batch that nobody augments, out of the tables that the feeder has sent so far."""
+        """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far."""
         for key, refs in taken.tables:
             blocks = self._get(refs)
             table = blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks)
@@ -135,12 +142,21 @@ class RankFeed:
                 self._opened[key] = Arranged(table)
         if self._arranged and all(isinstance(gather.rows, slice) for gather in job.gathers):
             arrays = join([(self._opened[gather.key], cast("slice", gather.rows)) for gather in job.gathers])
+        elif self._own is not None:
+            arrays = self._own_augmented(self._own, job)
         else:
             arrays = collate(job.pieces(self._tables))
         for key in job.drops:
             self._tables.pop(key, None)
             self._opened.pop(key, None)
         return arrays if self._arranged else {**arrays, SAMPLE_ID: job.sample_ids}
+
+    def _own_augmented(self, own: OwnAugmenter, job: Job) -> dict[str, Any]:
+        try:
+            return own(job, self._tables)
+        except IngestError as error:
+            self._locate(error)
+            raise
 
     def counters(self) -> dict[str, float]:
         """The feeder's and the augmentation actors' totals."""
@@ -150,7 +166,10 @@ class RankFeed:
         for counters in self._get(augmenters):
             for name, value in counters.items():
                 totals[f"augment_{name}"] = totals.get(f"augment_{name}", 0) + value
-        return {**totals, "augmenters": len(self._augmenters)}
+        slots = CALLS_AT_A_TIME * len(self._augmenters)
+        if self._own is not None:
+            totals, slots = {**totals, **self._own.counters()}, 1
+        return {**totals, "augment_slots": slots}
 
     def peak_rss_bytes(self) -> int:
         """Peak resident memory of the rank's own actors, added up; shared memory that they touched is counted in."""
@@ -163,6 +182,8 @@ class RankFeed:
         cluster.kill(self._feeder)
         cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
         cluster.kill(*self._augmenters)
+        if self._own is not None:
+            self._own.close()
         self._submitter.join(CLOSE_S)  # what it waited for has failed by now
 
     def _get(self, refs: Any) -> Any:

@@ -6,8 +6,10 @@ import sys
 
 import numpy as np
 import own_functions
+import pyarrow.parquet as pq
 import pytest
 import ray
+from augment_images import augmenter
 
 import ingest
 from ingest.errors import SpecError
@@ -53,3 +55,27 @@ def test_a_function_is_tried_before_anything_is_launched(pictures):  # D15
         ingest.Loader(values, rank=0, world_size=1, cache_dir=None)
     assert own_functions.__name__ in sys.modules
     assert ray.is_initialized()
+
+
+def test_a_trainer_that_augments_itself_gets_the_pixels_of_an_actor(pictures):
+    augment = {"ops": [{"random_resized_crop": {"size": 24}}, "rand_augment"], "device": "cpu"}
+    values = {
+        "source": {"path": str(pictures)},
+        "order": {"seed": 3},
+        "augment": {**augment, "placement": "trainer", "threads": 2},
+        "batch": {"size": 50, "last": "keep"},
+    }
+    held = pq.read_table(pictures)
+    alone = augmenter(batch_rows=50, threads=1, seed=3, **augment)
+    with ingest.Loader(values, rank=0, world_size=1, epochs=1, cache_dir=None) as loader:
+        seen = 0
+        for batch in loader:
+            ids = batch["sample_id"]
+            expected = alone([(held, ids)], ids, 0)
+            assert np.array_equal(batch["image"], expected["image"])
+            assert np.array_equal(batch["label"], expected["label"])
+            seen += len(ids)
+        report = loader.report()
+    alone.close()
+    assert seen == 240
+    assert report["augment_busy_s"] > 0
