@@ -416,11 +416,6 @@ class LoaderOptions(Section):
     framework: Literal["numpy", "torch", "jax", "tf"] = Field("numpy", description="what arrays the trainer receives")
     prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
 
-    @model_validator(mode="after")
-    def _built(self) -> LoaderOptions:
-        _refuse("framework", self.framework, "jax", "tf")
-        return self
-
 
 class Errors(Section):
     """What happens to a sample that cannot be decoded."""
