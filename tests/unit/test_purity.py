@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import ray
@@ -12,6 +13,11 @@ import ray
 from tests.conftest import check_markers, folder_of
 
 pytestmark = pytest.mark.unit
+
+
+def test_no_two_test_modules_share_a_name():
+    names = [path.name for path in (Path(__file__).parents[1]).rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)  # pytest finds them by that alone
 
 
 def test_sleeping_is_refused():
