@@ -23,7 +23,7 @@ from ingest.cli_common import (
     load_spec,
     write_json,
 )
-from ingest.spec import Spec, json_schema
+from ingest.spec import Spec, Storage, json_schema
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -160,8 +160,8 @@ def run(
 
 @app.command()
 def verify(
-    spec: SpecPath,
-    world_size: World,
+    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="the spec, a YAML file")] = None,
+    world_size: Annotated[int | None, typer.Option("--world-size", min=1, help="data-parallel ranks")] = None,
     epoch: Annotated[int, typer.Option("--epoch", min=0, help="which epoch")] = 0,
     positions: Annotated[
         int | None, typer.Option("--positions", min=1, help="digest the first so many rows of the epoch only")
@@ -175,12 +175,23 @@ def verify(
     resume_batch: Annotated[
         int | None, typer.Option("--resume-batch", min=1, help="rows per rank and step after the resume")
     ] = None,
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="FOLDER", help="prove what a run's loader.log says instead")
+    ] = None,
+    from_epoch: Annotated[int, typer.Option("--from-epoch", min=0, help="of the log: earlier ones may lack")] = 0,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="of the log: so many must be whole")] = None,
+    endpoint_url: Annotated[str | None, typer.Option("--endpoint-url", help="of the log's store")] = None,
     json_: Json = None,
     sets: Sets = None,
     cache: Cache = True,
     debug: Debug = False,
 ) -> None:
-    """Consume an epoch with N ranks and prove its coverage: every sample once."""
+    """Consume an epoch with N ranks and prove its coverage: every sample once. Or prove it from a run's log."""
+    if log is not None:
+        storage = Storage(endpoint_url=endpoint_url)
+        raise typer.Exit(guarded(lambda: _verify_log(log, storage, from_epoch, epochs, json_), debug=debug))
+    if spec is None or world_size is None:
+        raise typer.BadParameter("give SPEC and --world-size, or --log FOLDER")
     if resume_at is None and (resume_world_size or resume_batch):
         raise typer.BadParameter("--resume-world-size and --resume-batch need --resume-at")
 
@@ -195,6 +206,58 @@ def verify(
         return OK if result["ok"] else FAULT
 
     _do(work, spec, sets, debug=debug)
+
+
+def _verify_log(log: str, storage: Storage, from_epoch: int, epochs: int | None, json_: str | None) -> int:
+    from ingest import cli_samples
+
+    result = cli_samples.verify_log(log, storage, from_epoch=from_epoch, epochs=epochs)
+    finish("verify", result, json_)
+    return OK if result["ok"] else FAULT
+
+
+@app.command()
+def locate(
+    spec: SpecPath,
+    sample_ids: Annotated[list[int], typer.Argument(metavar="ID...", help="sample ids")],
+    json_: Json = None,
+    sets: Sets = None,
+    cache: Cache = True,
+    debug: Debug = False,
+) -> None:
+    """The file and row of samples."""
+
+    def work(loaded: Spec) -> None:
+        from ingest import cli_samples
+
+        places = cli_samples.locate(loaded, sample_ids, _cache_dir(cache))
+        for place in places:
+            typer.echo(f"sample {place['sample_id']}: {place['path']} row {place['row']}", err=json_ == STDOUT)
+        write_json({"samples": places} if len(places) > 1 else places[0], json_)
+
+    _do(work, spec, sets, debug=debug)
+
+
+@app.command()
+def quarantine(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="a quarantine folder or file, any fsspec URL")],
+    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="only what was found in this one")] = None,
+    endpoint_url: Annotated[str | None, typer.Option("--endpoint-url", help="of the store")] = None,
+    json_: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Bad samples that `on_bad_sample: replace` put aside: file, row, error, first bytes."""
+
+    def work() -> int:
+        from ingest import cli_samples
+
+        result = cli_samples.quarantine(path, Storage(endpoint_url=endpoint_url), epoch)
+        for line in cli_samples.lines(result["records"]):
+            typer.echo(line, err=json_ == STDOUT)
+        finish("quarantine", result, json_, hide=["records"])
+        return OK
+
+    raise typer.Exit(guarded(work, debug=debug))
 
 
 @app.command()

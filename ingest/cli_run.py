@@ -79,7 +79,7 @@ class Consumer:
             self._last_at = time.time()
             self._steps += 1
             self._samples += batch.valid_rows
-            self._invalid += len(batch["sample_id"]) - batch.valid_rows
+            self._invalid += len(batch["sample_id"]) - batch.valid_rows - len(batch.replaced)
             if seconds is not None and self._last_at - self._first_at >= seconds:
                 return False
             if step_s:
@@ -245,7 +245,7 @@ def report(
         "steps_per_rank": [rank["steps"] for rank in ranks],
         "dropped": ranks[0]["dropped"],
         "padded": sum(rank["invalid"] for rank in ranks),
-        "quarantined": 0,
+        "quarantined": sum(report["quarantined"] for report in reports),
         "waiting_fraction": sum(report["wait_s"] for report in reports) / elapsed if elapsed else 0.0,
         "verdict": slowest["verdict"],
         "loader_cpu_s": sum(report["loader_cpu_s"] for report in reports),

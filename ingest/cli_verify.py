@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Seen:
         invalid: rows that only fill up.
         content: the sum of the rows' digests, modulo 2^64.
         state: of the loader afterwards.
+        bad: id: position, of samples that were replaced since their content is bad.
     """
 
     steps: int
@@ -51,6 +52,7 @@ class Seen:
     invalid: int
     content: int
     state: dict[str, Any]
+    bad: dict[int, int] = field(default_factory=dict)
 
 
 class Checker:
@@ -73,18 +75,20 @@ class Checker:
             positions: digest the content of rows at earlier positions only.
         """
         ids, places, taken, invalid, content = [], [], 0, 0, 0
+        bad: dict[int, int] = {}
         with Loader(self._spec, self._rank, self._world_size, epochs=epoch + 1, cache_dir=self._cache_dir) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             else:
                 loader.set_epoch(epoch)
             for batch in loader:
-                rows = batch.valid_rows
-                ids.append(np.array(batch["sample_id"][:rows], np.int64))
-                places.append(np.array(batch.positions[:rows], np.int64))
-                digested = np.arange(rows) if positions is None else np.flatnonzero(places[-1] < positions)
+                valid = np.setdiff1d(np.arange(batch.valid_rows + len(batch.replaced)), list(batch.replaced))
+                ids.append(np.asarray(batch["sample_id"])[valid].astype(np.int64))
+                places.append(np.array(batch.positions[valid], np.int64))
+                digested = valid if positions is None else valid[places[-1] < positions]
                 content += sum(row_digests(batch, digested))
-                invalid += len(batch.positions) - rows
+                bad |= {sample: int(batch.positions[row]) for row, sample in batch.replaced.items()}
+                invalid += len(batch.positions) - len(valid) - len(batch.replaced)
                 taken += 1
                 if taken == steps:
                     break
@@ -96,6 +100,7 @@ class Checker:
                 invalid,
                 content & _MASK,
                 loader.state_dict(),
+                bad,
             )
 
 
@@ -215,14 +220,16 @@ def compare(
 
     Returns:
         `expected` is the rows that must come, `missing` those of them that did not, `repeated` the deliveries beyond
-        the first, `foreign` ids that the epoch does not have; `steps_per_rank` are those of the last world;
+        the first, `quarantined` those whose content is bad, which is no fault of coverage,
+        `foreign` ids that the epoch does not have; `steps_per_rank` are those of the last world;
         `order_digest` is over the sample ids by position,
         `content_digest` over (sample id, outputs) in any order, both over the first `positions` rows; `ok` says
         whether all of it is as it must be.
     """
     ranks = [seen for part in parts for seen in part]
-    ids = np.concatenate([seen.ids for seen in ranks])
-    places = np.concatenate([seen.positions for seen in ranks])
+    bad = [pair for seen in ranks for pair in seen.bad.items()]
+    ids = np.concatenate([*(seen.ids for seen in ranks), np.array([sample for sample, _ in bad], np.int64)])
+    places = np.concatenate([*(seen.positions for seen in ranks), np.array([place for _, place in bad], np.int64)])
     rows = len(kept)
     nearest = np.minimum(np.searchsorted(kept, ids), max(0, rows - 1))
     inside = nearest[kept[nearest] == ids] if rows else nearest[:0]
@@ -235,7 +242,8 @@ def compare(
     result = {
         "rows": rows,
         "expected": expected,
-        "delivered": len(ids),
+        "delivered": len(ids) - len(bad),
+        "quarantined": len(bad),
         "missing": max(0, expected - distinct),
         "repeated": int(times.sum()) - distinct,
         "foreign": len(ids) - len(inside),

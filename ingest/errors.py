@@ -16,6 +16,7 @@ class IngestError(Exception):
         rank: the rank that failed.
         hint: what to do about it.
         cause: the original exception as text, when it happened in another process.
+        sample_id: the sample concerned, before anybody has looked up its file and row.
     """
 
     default_stage: str | None = None
@@ -30,6 +31,7 @@ class IngestError(Exception):
         rank: int | None = None,
         hint: str | None = None,
         cause: str | None = None,
+        sample_id: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -39,6 +41,7 @@ class IngestError(Exception):
         self.rank = rank
         self.hint = hint
         self.cause = cause
+        self.sample_id = sample_id
 
     def __str__(self) -> str:
         where = [
@@ -93,6 +96,13 @@ class ReadError(IngestError):
     """A unit that listing saw could not be read."""
 
     default_stage = "read"
+
+
+class DamagedError(ReadError):
+    """What was read, whole, is not what it must be: it cannot be parsed, or a checksum does not fit.
+
+    A failure of content, as opposed to one of access.
+    """
 
 
 class SampleError(IngestError):

@@ -6,9 +6,11 @@ import atexit
 import math
 import os
 import sys
+import tempfile
 import time
+import uuid
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,17 +19,21 @@ import numpy as np
 import ray
 
 from ingest.engine import cluster
+from ingest.engine.bulletin import Bulletin
 from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest, open_catalog
 from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
+from ingest.engine.replace import BAD, Bad
 from ingest.engine.trial import try_functions
-from ingest.errors import IngestError, PlanError
+from ingest.errors import IngestError, PlanError, StageError
 from ingest.loader import state as states
 from ingest.loader.batch import Batch
 from ingest.loader.convert import converter
+from ingest.loader.coverage import PLAN_SUFFIX, CoverageLog, Header, PlanFacts
 from ingest.loader.prefetch import Prefetcher, Timings
+from ingest.loader.quarantine import SUFFIX, Quarantine, Record, decode
 from ingest.loader.ragged import shape
-from ingest.manifest.model import refuse_damage
+from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
@@ -36,13 +42,18 @@ from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Wanted, resolve
 from ingest.plan.schedule import Share
 from ingest.read.windows import ReadOptions
-from ingest.spec import Spec
+from ingest.spec import Spec, fingerprint
+from ingest.storage.filesystem import open_filesystem, write_file
+from ingest.storage.folders import found as found_files
+from ingest.storage.folders import join, storage_for
 
 CACHE_DIR = Path.home() / ".cache" / "ingest"
 STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
 PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
 PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
 ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
+READERS_START_S = 30.0  # for the first read to get its CPUs
+_PROCESS = uuid.uuid4().hex  # names this process to the others
 READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
 
 
@@ -80,18 +91,22 @@ class Loader:
         cluster.check(self.spec, have, self.world_size)
         self._began, self._share, self._epochs = began, share, epochs
         self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
-        gpu = cluster.uses_gpu(self.spec, have, self.world_size)
+        self._gpu = gpu = cluster.uses_gpu(self.spec, have, self.world_size)
         try_functions(self.spec.augment, gpu=gpu)
         listing = (
             self.spec.source,
             ray.get_runtime_context().get_job_id(),
             None if cache_dir is None else Path(cache_dir),
             min(self.spec.read.cpus, have.cpus),
+            _PROCESS,
         )
         opened = open_catalog(*listing)  # first, since all else waits for it
         self._feed = RankFeed(self.spec, batch_rows=share.batch, threads=self._threads(), gpu=gpu, rank=self.rank)
         try:
-            self._prepare(find_manifest(*listing), have.cpus)
+            self._prepare(find_manifest(*listing, opened=opened), have.cpus)
+            self._bulletin = self._enter(listing)
+            self._quarantine = self._open_quarantine(cache_dir)
+            self._log: CoverageLog | None = None
         except BaseException:
             self._feed.close()
             raise
@@ -100,7 +115,7 @@ class Loader:
         self._timings = Timings()
         self._prefetcher: Prefetcher | None = None
         self._closed = False
-        self._samples = self._steps_taken = self._invalid = 0
+        self._samples = self._steps_taken = self._padded = self._replaced = 0
         self._first_at: float | None = None
         self._wait_before_first = 0.0
         self._epoch_gaps_s: list[float] = []
@@ -161,6 +176,7 @@ class Loader:
             lanes=order.lanes,
             interleave=order.interleave,
             rows=manifest.rows,
+            backend=states.backend(gpu=self._gpu) if spec.augment.pipeline else {},
         )
 
     def _arranged(self) -> bool:
@@ -168,6 +184,40 @@ class Loader:
         manifest = self._found.manifest
         row_bytes = int(self._sizes.memory.sum()) // max(1, manifest.rows)
         return not self.spec.augment.pipeline and row_bytes <= ARRANGED_ROW_BYTES
+
+    def _enter(self, listing: tuple[Any, ...]) -> Bulletin:
+        """Make this rank known to the others."""
+        stream = fingerprint({"spec": self.spec.model_dump(mode="json"), "world_size": self.world_size})
+        bulletin = Bulletin(
+            self._found.catalog, lambda: open_catalog(*listing)[0], stream, self.rank, self.world_size, _PROCESS
+        )
+        bulletin.enter(self._feed.feeder)
+        self._feed.on_feeder = bulletin.change_feeder
+        return bulletin
+
+    def _open_quarantine(self, cache_dir: str | os.PathLike[str] | None) -> Quarantine | None:
+        """The record of bad samples, where they are replaced, with what earlier attempts on this data found."""
+        errors = self.spec.errors
+        if errors.on_bad_sample != "replace":
+            return None
+        beside = Path(cache_dir) if cache_dir is not None else Path(tempfile.gettempdir()) / f"ingest-{os.getuid()}"
+        self._quarantine_url = errors.quarantine or str(beside / "quarantine")
+        storage = storage_for(self._quarantine_url, self.spec.source)
+        name = f"{self._facts.digest[:12]}-{fingerprint(self._facts.pixels)}"
+        kept = (
+            record
+            for file, data in found_files(self._quarantine_url, SUFFIX, storage)
+            if file.startswith(name)
+            for record in decode(file, data)
+        )
+        return Quarantine(
+            f"{name}-rank{self.rank}",
+            lambda file, data: write_file(join(self._quarantine_url, file), data, storage),
+            kept,
+            budget=errors.budget,
+            rows=self._found.manifest.rows,
+            count=self._bulletin.bad,
+        )
 
     def _depth(self) -> int:
         """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
@@ -214,10 +264,12 @@ class Loader:
             return None
         if self._epochs is not None and self._epoch >= self._epochs:
             return None
-        prefetcher = self._start()
-        batch: Batch | None = prefetcher.get()
-        if batch is None:
-            raise IngestError("the feed ended before the epoch did", stage="feed", rank=self.rank)
+        try:
+            self._hear()
+            batch = self._take()
+        except IngestError as error:
+            self._bulletin.fail(error)
+            raise
         self._count(batch)
         if batch.ends_epoch:
             self._turn_page()
@@ -225,8 +277,33 @@ class Loader:
             self._position = batch.after
         return batch
 
+    def _take(self) -> Batch:
+        batch: Batch | None = self._start().get(self._watch)
+        if batch is None:
+            raise IngestError("the feed ended before the epoch did", stage="feed", rank=self.rank)
+        return batch
+
+    def _hear(self) -> None:
+        """Raise the failure of another rank, if there is one."""
+        failure = self._bulletin.check()
+        if failure is not None:
+            raise failure
+
+    def _watch(self, waited_s: float) -> None:
+        """About once a second while the trainer waits."""
+        self._hear()
+        if waited_s >= self.spec.loader.timeout_s:
+            raise self._feed.stuck(waited_s)
+        if self._first_at is None and waited_s >= READERS_START_S and int(waited_s) % 5 == 0:
+            starved = self._feed.starved()
+            if starved is not None:
+                raise starved
+
     def _turn_page(self) -> None:
         self._epoch, self._position = self._epoch + 1, 0
+        self._flush()
+        if self._epochs is not None and self._epoch >= self._epochs:
+            self._bulletin.leave()
 
     def _count(self, batch: Batch) -> None:
         now = time.perf_counter()
@@ -236,32 +313,88 @@ class Loader:
         elif self._position == 0:
             self._epoch_gaps_s.append(self._timings.waits_s[-1])
         self._samples += batch.valid_rows
-        self._invalid += len(batch["sample_id"]) - batch.valid_rows
+        self._replaced += len(batch.replaced)
+        self._padded += len(batch["sample_id"]) - batch.valid_rows - len(batch.replaced)
         self._steps_taken += 1
+        if self._log is not None:
+            self._log.add(batch, self._facts.rows)
 
     def _start(self) -> Prefetcher:
         if self._prefetcher is None:
+            self._bulletin.compare("start from", self._place(self._epoch, self._position))
+            self._log_turn()
             self._feed.start(self._epoch, self._position)
             self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._timings)
             self._holder.append(self._prefetcher)
         return self._prefetcher
 
+    def _log_turn(self) -> None:
+        """Tell the coverage log, if one is kept, where this rank starts from."""
+        url = self.spec.loader.log
+        if url is None:
+            return
+        if self._log is None:
+            storage, facts = storage_for(url, self.spec.source), plan_facts(self._found.manifest, self._order)
+            file = join(url, f"{facts.name}{PLAN_SUFFIX}")
+            if open_filesystem(file, storage).info(file) is None:
+                write_file(file, facts.encode(), storage)
+            share = self._share
+            header = Header(
+                self._bulletin.key, self.rank, self.world_size, share.batch, share.last, facts.name, time.time()
+            )
+            local = open_filesystem(url, storage).local_path(url)
+            self._log = CoverageLog(
+                header,
+                None if local is None else Path(local),
+                lambda name, data: write_file(join(url, name), data, storage),
+            )
+        self._log.turn(self._epoch, self._position)
+
+    def _flush(self, *, last: bool = False) -> None:
+        """Write what is kept of bad samples and of coverage."""
+        if self._quarantine is not None:
+            self._quarantine.flush()
+        if self._log is not None:
+            self._log.flush(last=last)
+
     def _finish(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> Batch:
         """In the prefetching thread: the arrays of a batch, with ids, in the trainer's framework."""
         info, arrays = fetched
-        arrays = shape(arrays, self.spec.batch.ragged)
-        rows = len(arrays["sample_id"])
-        if self._share.last != "drop":
-            arrays["valid"] = np.arange(rows) < info.valid_rows
+        bad: list[Bad] = arrays.get(BAD, [])
+        arrays = shape({name: array for name, array in arrays.items() if name != BAD}, self.spec.batch.ragged)
+        counted = [each for each in bad if each.slot < info.valid_rows]
+        if counted:
+            self._record(info, counted)
+        if self._share.last != "drop" or self._quarantine is not None:
+            valid = np.arange(len(arrays["sample_id"])) < info.valid_rows
+            valid[[each.slot for each in bad]] = False
+            arrays["valid"] = valid
+        ids = arrays["sample_id"]
+        if bad:
+            ids = ids.copy()
+            ids[[each.slot for each in bad]] = [each.sample_id for each in bad]
         return Batch.make(
             self._convert(arrays),
             epoch=info.epoch,
             after=info.after,
             ends_epoch=info.ends_epoch,
-            valid_rows=info.valid_rows,
+            valid_rows=info.valid_rows - len(counted),
             runs=info.runs,
             lanes=self._order.lanes,
             fill=info.fill,
+            ids=ids,
+            replaced={each.slot: each.sample_id for each in counted},
+        )
+
+    def _record(self, info: BatchInfo, bad: Sequence[Bad]) -> None:
+        """Count and keep bad samples; one that only fills up is counted where it stands for itself."""
+        assert self._quarantine is not None
+        places = [self._found.manifest.locate(each.sample_id) for each in bad]
+        self._quarantine.add(
+            [
+                Record(each.sample_id, info.epoch, path, row, each.message, each.head)
+                for each, (path, row) in zip(bad, places, strict=True)
+            ]
         )
 
     # -- position ------------------------------------------------------------------------------------------------------
@@ -274,24 +407,46 @@ class Loader:
 
     def state_dict(self, after: Batch | None = None) -> dict[str, Any]:
         """A small JSON-ready state: continue after the last batch handed out, or after the batch given."""
+        self._flush()
         if after is None:
             return states.save(self._facts, self._epoch, self._position)
         if after.ends_epoch:
             return states.save(self._facts, after.epoch + 1, 0)
         return states.save(self._facts, after.epoch, after.after)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_changed_data: bool = False) -> None:
         """Continue where a state was saved, on any world and with any batch size.
 
+        Args:
+            state: what `state_dict` gave.
+            allow_changed_data: at the start of an epoch, other data than it was saved on will do.
+
         Raises:
-            StateError: the data, the order or the pixels have changed; both sides are shown.
+            StateError: the data, the order or the pixels have changed, or ranks differ; both sides are shown.
         """
         asked = {"lanes": self.spec.order.lanes, "interleave": self.spec.order.interleave}
-        epoch, position, lanes, interleave = states.check(state, self._facts, asked)
+        epoch, position, lanes, interleave = states.check(
+            state, self._facts, asked, allow_changed_data=allow_changed_data
+        )
+        self._bulletin.compare("load", {"epoch": epoch, "position": position, "lanes": lanes, "interleave": interleave})
         if (lanes, interleave) != (self._order.lanes, self._order.interleave):
             self._stop_prefetch()
             self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave))
+        if self._quarantine is not None and position:
+            self._quarantine.resume(epoch)
         self._seek(epoch, position)
+
+    def _place(self, epoch: int, position: int) -> dict[str, Any]:
+        """What all ranks must agree on before they take a batch."""
+        order, share = self._order, self._share
+        return {
+            "epoch": epoch,
+            "position": position,
+            "lanes": order.lanes,
+            "interleave": order.interleave,
+            "batch": share.batch,
+            "digest": self._facts.digest,
+        }
 
     def _seek(self, epoch: int, position: int) -> None:
         if (epoch, position) != (self._epoch, self._position):
@@ -317,7 +472,8 @@ class Loader:
             "world_size": self.world_size,
             "samples": self._samples,
             "steps": self._steps_taken,
-            "invalid": self._invalid,
+            "invalid": self._padded + self._replaced,
+            "padded": self._padded,
             "seconds": elapsed,
             "samples_per_s": self._samples / elapsed if elapsed else 0.0,
             "first_batch_s": self._timings.first_batch_s,
@@ -330,6 +486,9 @@ class Loader:
             "loader_cpu_s": self._timings.cpu_s + self._feed.submit_cpu_s,
             "peak_rss_bytes": peak_rss_bytes() + self._feed.peak_rss_bytes(),
             "manifest_s": self._found.seconds,
+            "quarantined": 0 if self._quarantine is None else self._quarantine.total,
+            "quarantine": None if self._quarantine is None else self._quarantine_url,
+            "notes": self._feed.notes(),
             "lanes": self._order.lanes,
             "interleave": self._order.interleave,
             **{
@@ -351,14 +510,28 @@ class Loader:
         self._closed = True
         self._prefetcher = None
         self._finalizer()
+        self._flush(last=True)
+        self._bulletin.close()
         self._found = replace(self._found, catalog=None)  # the next loader of this process lists anew
         atexit.unregister(self._atexit)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, IngestError):
+            self._bulletin.fail(error)
+        elif isinstance(error, Exception):
+            text = f"{type(error).__name__}: {error}"
+            self._bulletin.fail(StageError("the trainer failed", stage="trainer", rank=self.rank, cause=text))
         self.close()
+
+
+def plan_facts(manifest: Manifest, order: Order) -> PlanFacts:
+    """What a coverage log keeps of the plan, so that positions can be turned into ids without the data."""
+    rows = {unit: manifest.unit_rows(unit) for unit in range(len(manifest.units))}
+    kept = {unit: each for unit, each in rows.items() if not isinstance(each, slice)}
+    return PlanFacts(manifest.digest, order, manifest.units.rows, manifest.unit_first_id, kept)
 
 
 def wanted(spec: Spec) -> Wanted:

@@ -415,18 +415,22 @@ class LoaderOptions(Section):
 
     framework: Literal["numpy", "torch", "jax", "tf"] = Field("numpy", description="what arrays the trainer receives")
     prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
+    timeout_s: PositiveFloat = Field(300.0, description="no batch for so long is an error that says what is waited for")
+    log: str | None = Field(
+        None, description="a folder, any fsspec URL, that keeps what each rank was given, for `ingest verify --log`"
+    )
 
 
 class Errors(Section):
     """What happens to a sample that cannot be decoded."""
 
-    on_bad_sample: Literal["raise", "replace"] = Field("raise", description="end the run, naming file and row")
+    on_bad_sample: Literal["raise", "replace"] = Field(
+        "raise", description="end the run, naming file and row; or put a healthy row in its place, counted"
+    )
     budget: Fraction = Field(0.001, description="bad samples that `replace` allows, as a share of an epoch's rows")
-
-    @model_validator(mode="after")
-    def _built(self) -> Errors:
-        _refuse("on_bad_sample", self.on_bad_sample, "replace")
-        return self
+    quarantine: str | None = Field(
+        None, description="a folder, any fsspec URL, that keeps what was replaced; beside the manifests when left out"
+    )
 
 
 class Spec(Section):

@@ -104,12 +104,12 @@ class Learner:
         for batch in self.loader:
             if task.label not in batch:
                 raise SchemaError(f"no output '{task.label}' to learn; there are {', '.join(batch)}")
-            rows = batch.valid_rows
-            if rows:
-                labels = np.asarray(batch[task.label][:rows]).astype(np.int64) % task.classes
-                losses.append(self._model.step(batch[task.spec.augment.column][:rows], labels))
-                ids.append(np.array(batch["sample_id"][:rows]))
-            invalid += len(batch.positions) - rows
+            valid = np.asarray(batch["valid"]) if "valid" in batch else np.ones(len(batch["sample_id"]), bool)
+            if valid.any():
+                labels = np.asarray(batch[task.label])[valid].astype(np.int64) % task.classes
+                losses.append(self._model.step(batch[task.spec.augment.column][valid], labels))
+                ids.append(np.asarray(batch["sample_id"])[valid])
+            invalid += len(valid) - int(np.count_nonzero(valid))
             taken += 1
             if task.step_s:
                 time.sleep(task.step_s)

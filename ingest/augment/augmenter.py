@@ -210,6 +210,14 @@ class Augmenter:
         groups[list(failures)] = NO_GROUP  # nobody is mixed with what is not there
         self._mixer(batch, sample_ids, groups, numbers)
 
+    def noted(self) -> dict[str, int]:
+        """How many images had what fault that could be passed over, or were decoded in another way than the rest."""
+        with self._notes_lock:
+            total = Counter(self.notes)
+        for worker in self._all:
+            total.update(worker.notes)
+        return dict(total)
+
     def close(self) -> None:
         """Waits for running calls and gives threads, pipelines and device memory back."""
         if not self._closed:
@@ -240,9 +248,10 @@ class Augmenter:
             except SampleError as error:
                 failures[row] = error
                 continue
-            if header.note:
-                with self._notes_lock:
-                    self.notes[header.note] += 1
+            for note in (header.note, None if header.dali else f"{header.format} decoded by OpenCV, not by DALI"):
+                if note:
+                    with self._notes_lock:
+                        self.notes[note] += 1
         found, problems = steps(self._ops, shapes, numbers)
         for row, problem in problems.items():
             failures.setdefault(row, SampleError(problem))

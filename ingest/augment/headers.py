@@ -52,7 +52,8 @@ def read_header(data: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Header
         max_pixels: an image with more pixels is refused.
 
     Raises:
-        SampleError: not an image, an image of unknown format, a damaged header, or too many pixels.
+        SampleError: not an image, an image of unknown format, a damaged header, too many pixels, or a JPEG without
+            an end.
     """
     head = data[:_HEAD_BYTES].tobytes()
     name, parse = _sniff(head)
@@ -69,7 +70,24 @@ def read_header(data: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Header
             f"{name} of {header.width} x {header.height} pixels, over the limit of {max_pixels} pixels",
             hint="Make the image smaller, or leave the row out",
         )
+    if name == "jpeg" and _is_cut(data):
+        raise SampleError(f"jpeg that DALI cannot decode (cut short: it has no end marker); {first_bytes(data)}")
     return header
+
+
+def _is_cut(data: NDArray[np.uint8]) -> bool:
+    """Whether a JPEG has no end marker.
+
+    The decoder would not miss it where the window ends above the cut: whether an image is good must not depend on the
+    window.
+    """
+    if data[-2] == 0xFF and data[-1] == 0xD9:
+        return False
+    whole = data.tobytes()  # few images get here: those with something behind the end, or without one
+    at = 2  # behind the leading segments, in which a thumbnail has an end marker of its own
+    while at + 4 <= len(whole) and whole[at] == 0xFF and whole[at + 1] not in (0xDA, 0xFF):
+        at += 2 + int.from_bytes(whole[at + 2 : at + 4], "big")
+    return whole.rfind(b"\xff\xd9") < at
 
 
 def first_bytes(data: NDArray[np.uint8]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ class ClipWorker:
         self._clip = ops[0]
         self._render = Renderer(ops)
         self._decode = Runner(lambda: video_pipeline(self._clip.frames, self._clip.stride))
+        self.notes: Counter[str] = Counter()
 
     def warm_up(self) -> None:
         self._decode.build()
@@ -125,6 +127,7 @@ class AudioWorker:
         assert mel is None or isinstance(mel, MelSpectrogram)
         self._wave = wave
         self._run = Runner(lambda: audio_pipeline(rows, wave, mel))
+        self.notes: Counter[str] = Counter()
 
     def warm_up(self) -> None:
         self._run.build()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,6 +48,9 @@ class Job:
 class Worker(Protocol):
     """Not for two threads at a time."""
 
+    @property
+    def notes(self) -> Counter[str]: ...
+
     def warm_up(self) -> None: ...
 
     def run(self, job: Job, rows: list[int]) -> dict[int, SampleError]: ...
@@ -63,6 +67,11 @@ class CpuWorker:
 
     def warm_up(self) -> None:
         self._decode.warm_up()
+
+    @property
+    def notes(self) -> Counter[str]:
+        """See `CropDecoder`."""
+        return self._decode.notes
 
     def close(self) -> None:
         self._decode.close()
@@ -100,6 +109,11 @@ class DeviceWorker:
 
     def warm_up(self) -> None:
         self._direct.build()  # the other two are rarely needed, and come with the first image that needs them
+
+    @property
+    def notes(self) -> Counter[str]:
+        """See `CropDecoder`."""
+        return self._decode.notes
 
     def close(self) -> None:
         for part in (self._direct, self._uploaded, self._decode):

@@ -189,6 +189,17 @@ def _of(node: dict[str, Any], kind: str) -> float:
     return float(node["Resources"].get(kind, 0.0))
 
 
+def free_cpus() -> float:
+    """CPUs that nothing holds now, over the cluster."""
+    return float(ray.available_resources().get("CPU", 0.0))
+
+
+def dead_nodes() -> str:
+    """A phrase that names the nodes that have died."""
+    dead = [str(node.get("NodeManagerAddress") or node["NodeID"][:8]) for node in ray.nodes() if not node["Alive"]]
+    return f"{len(dead)} nodes have died ({', '.join(dead[:4])})" if dead else "all nodes are alive"
+
+
 def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
     """Whether augmentation actors get GPUs: asked for, or there are enough and nobody said otherwise."""
     augment = spec.augment

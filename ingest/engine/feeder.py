@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ingest.engine import cluster, private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
-from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, Job, Taken
+from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, GoneError, Job, Taken, Waiting
 from ingest.engine.segment import Delivery, Segment
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
@@ -88,13 +88,14 @@ class Feeder:
     _sizes: UnitSizes
     _flow: Flow
 
-    def __init__(self) -> None:
+    def __init__(self, first_key: int = 0) -> None:
         private.own_process()
         self._augmenters: Sequence[Any] = ()
-        self._keys = itertools.count()
+        self._keys = itertools.count(first_key)
         self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
         self._generation = -1
         self._waiting_since: float | None = None
+        self._waiting_for: tuple[_OpenWindow, int, int] | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
         self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0, "away_bytes": 0}
         self._clear()
@@ -164,11 +165,11 @@ class Feeder:
         """The blocks of a table that an actor should have and has not: it was started anew.
 
         Raises:
-            StageError: nobody needs that table any more.
+            GoneError: nobody needs that table any more.
         """
         held = self._open.get(key)
         if held is None:
-            raise StageError(f"table {key} is gone", stage="feed")
+            raise GoneError(f"table {key} is gone")
         return [ref for ref, _ in held.delivery.blocks]
 
     def counters(self) -> dict[str, float]:
@@ -180,6 +181,18 @@ class Feeder:
             "held_bytes": self._flow.held_bytes,
             "budget_bytes": self._flow.budget_bytes,
         }
+
+    def waiting(self) -> Waiting | None:
+        """The read that a take waits for now, if it waits for one."""
+        with self._flow.changed:
+            since, wanted = self._waiting_since, self._waiting_for
+            if since is None or wanted is None:
+                return None
+            opened, lane, window = wanted
+            units = list(opened.read.read.units)
+            files = dict.fromkeys(self._manifest.files[self._manifest.units.file[unit]].url for unit in units)
+            running = sum(stretch.running for stretch in self._flow.stretches)
+            return Waiting(tuple(files), len(units), lane, window, running, time.monotonic() - since)
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
@@ -342,14 +355,14 @@ class Feeder:
             self._extend_when_possible(generation)
         delivery = opened.read.delivery
         with self._flow.changed:
-            self._waiting_since = time.monotonic()
+            self._waiting_since, self._waiting_for = time.monotonic(), (opened, lane, window)
             try:
                 while not delivery.complete:
                     self._flow.changed.wait(1.0)
                     if generation != self._generation:
                         raise _Restarted
             finally:
-                self._waiting_since = None
+                self._waiting_since = self._waiting_for = None
         if delivery.error is not None:
             raise delivery.error
         return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -12,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from numpy.typing import NDArray
 
-from ingest.engine.jobs import FeedConfig, Job, Taken
+from ingest.engine.board import Board
+from ingest.engine.jobs import FeedConfig, GoneError, Job, Taken, Waiting
+from ingest.engine.replace import replaced
 from ingest.engine.tables import Tables
 from ingest.errors import ClusterError, IngestError, SampleError
 from ingest.manifest.model import Manifest
@@ -22,6 +24,7 @@ from ingest.metrics.process import peak_rss_bytes
 from ingest.spec import Augment, Source, fingerprint
 
 NAMESPACE = "ingest"
+OPEN_CALLS = 100_000  # of a catalog: each rank leaves one open, for news of the others
 END_S = 5.0  # for the jobs that run when an actor is ended
 CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
 
@@ -47,14 +50,16 @@ class FeederHost:
     Args:
         place: of a read task: options of a Ray task.
         records: whether the source seems to be TFRecord.
+        first_key: of its tables; those of a feeder that died before it had smaller ones.
     """
 
-    def __init__(self, place: Mapping[str, Any], *, records: bool) -> None:
+    def __init__(self, place: Mapping[str, Any], *, records: bool, first_key: int = 0) -> None:
+        self._ended = threading.Event()
         # A reader's process starts while the data is being listed and this one loads Ray Data itself.
         self._warm = ray.remote(warm_reader).options(**place, max_retries=0).remote(records=records)
         from ingest.engine.feeder import Feeder
 
-        self._feeder = Feeder()
+        self._feeder = Feeder(first_key)
 
     def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
         self._feeder.configure(manifest, config, augmenters)
@@ -67,6 +72,21 @@ class FeederHost:
 
     def blocks(self, key: int) -> list[ray.ObjectRef]:
         return self._feeder.blocks(key)
+
+    def waiting(self) -> Waiting | None:
+        """What a take waits for now."""
+        return self._feeder.waiting()
+
+    def warm(self) -> bool:
+        """Whether a read task has ever got the CPUs that it needs."""
+        return bool(ray.wait([self._warm], timeout=0)[0])
+
+    def watch(self) -> None:
+        """Return when this actor is about to be ended; fail when it dies, or the process that made it does."""
+        self._ended.wait()
+
+    def end(self) -> None:
+        self._ended.set()
 
     def counters(self) -> dict[str, float]:
         return self._feeder.counters()
@@ -86,13 +106,16 @@ class AugmentHost:
         seed: of the order; keys the random numbers with the pass and the sample id.
         batch_rows: the most rows a job has.
         threads: decoding threads.
+        replace: whether bad samples are replaced; else they are errors.
     """
 
-    def __init__(self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int) -> None:
+    def __init__(self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int, replace: bool) -> None:
         from ingest.augment.augmenter import Augmenter
 
         gpus = ray.get_gpu_ids()
         self._feeder, self._tables = feeder, Tables(self._fetch)
+        self._first_key = 0
+        self._replace, self._column = replace, augment.column
         self._augmenter = Augmenter(
             augment,
             seed=seed,
@@ -115,13 +138,23 @@ class AugmentHost:
         """Take the blocks of a table, before or while the first job that needs it comes."""
         self._tables.add(key, blocks)
 
-    def _fetch(self, key: int) -> list[pa.Table]:
-        feeder = ray.get_actor(self._feeder, NAMESPACE)
-        refs = ray.get(feeder.blocks.options(concurrency_group="control").remote(key))
-        return list(ray.get(refs))
+    def adopt(self, feeder: str, first_key: int) -> None:
+        """Work for a feeder that takes the place of one that died."""
+        self._feeder, self._first_key = feeder, first_key
+        self._tables.drop_below(first_key)
 
-    def augment(self, packed: bytes) -> dict[str, NDArray[Any]]:
+    def _fetch(self, key: int) -> list[pa.Table]:
+        try:
+            feeder = ray.get_actor(self._feeder, NAMESPACE)
+            refs = ray.get(feeder.blocks.options(concurrency_group="control").remote(key))
+            return list(ray.get(refs))
+        except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+            raise GoneError(f"table {key} is gone", cause=f"{type(error).__name__}: {error}") from error
+
+    def augment(self, packed: bytes) -> dict[str, Any]:
         """The arrays of a batch, one row for each sample id of the packed job.
+
+        Bad samples that are replaced are listed beside the arrays, under `replace.BAD`.
 
         Raises:
             SampleError: a sample is bad; `sample_id` says which.
@@ -137,15 +170,20 @@ class AugmentHost:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def _augment(self, job: Job) -> dict[str, NDArray[Any]]:
-        tables = self._tables.get({gather.key for gather in job.gathers})
+    def _augment(self, job: Job) -> dict[str, Any]:
+        keys = {gather.key for gather in job.gathers}
+        if min(keys) < self._first_key:
+            raise GoneError("its tables went with a feeder that died")
+        tables = self._tables.get(keys)
         began = time.perf_counter()
         try:
+            if self._replace:
+                return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
             return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:
-                error.sample_id = int(job.sample_ids[index])  # type: ignore[attr-defined]
+                error.sample_id = int(job.sample_ids[index])
             raise
         finally:
             self._busy_s += time.perf_counter() - began
@@ -157,20 +195,31 @@ class AugmentHost:
         """Totals: `busy_s` over all calls (two overlap), batches, rows."""
         return {"busy_s": self._busy_s, "batches": self._batches, "rows": self._rows}
 
+    def notes(self) -> dict[str, int]:
+        """How many images had what fault that could be passed over, or were decoded in another way than the rest."""
+        return self._augmenter.noted()
+
     def peak_rss_bytes(self) -> int:
         return peak_rss_bytes()
 
 
 class CatalogHost:
-    """Hosts a `Catalog`."""
+    """Hosts a `Catalog` and a `Board`, on one event loop."""
 
-    def __init__(self, source: Source, cache_dir: str | None, cpus: float) -> None:
+    def __init__(self, source: Source, cache_dir: str | None, cpus: float, opener: str | None) -> None:
         from ingest.engine.catalog import Catalog
 
-        self._catalog = Catalog(source, cache_dir, cpus)
+        self._catalog, self._board = Catalog(source, cache_dir, cpus), Board(opener)
+        self._listing = asyncio.Lock()
 
-    def manifest(self) -> tuple[ray.ObjectRef, float]:
-        return self._catalog.manifest()
+    async def manifest(self) -> tuple[ray.ObjectRef, float]:
+        async with self._listing:
+            return await asyncio.to_thread(self._catalog.manifest)
+
+    async def board(self, method: str, *args: Any) -> Any:
+        """Call a method of the board."""
+        answer = getattr(self._board, method)(*args)
+        return await answer if asyncio.iscoroutine(answer) else answer
 
 
 @dataclass(frozen=True)
@@ -183,26 +232,46 @@ class Found:
     catalog: Any
 
 
-def open_catalog(source: Source, run: str, cache_dir: Path | None, cpus: float) -> tuple[Any, ray.ObjectRef]:
-    """The catalog of a run, started by whoever comes first, and its answer to come."""
+def open_catalog(
+    source: Source, run: str, cache_dir: Path | None, cpus: float, opener: str | None = None
+) -> tuple[Any, ray.ObjectRef]:
+    """The catalog of a run, started by whoever comes first (`opener` names its process), and its answer to come."""
     name = f"catalog-{run}-{fingerprint(source.model_dump(mode='json'))}"
     catalog = (
         ray.remote(CatalogHost)
-        .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0)
-        .remote(source, None if cache_dir is None else str(cache_dir), cpus)
+        .options(name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_concurrency=OPEN_CALLS)
+        .remote(source, None if cache_dir is None else str(cache_dir), cpus, opener)
     )
     return catalog, catalog.manifest.remote()
 
 
-def find_manifest(source: Source, run: str, cache_dir: Path | None, cpus: float) -> Found:
+def find_manifest(
+    source: Source,
+    run: str,
+    cache_dir: Path | None,
+    cpus: float,
+    opener: str | None = None,
+    *,
+    opened: tuple[Any, ray.ObjectRef] | None = None,
+) -> Found:
     """The manifest of a source, made once for all that name the same run.
+
+    Args:
+        source: what to list.
+        run: whose catalog it is.
+        cache_dir: where manifests are kept between runs.
+        cpus: of each task that reads footers.
+        opener: names this process.
+        opened: what it gave, if it has been called.
 
     Raises:
         SourceError: the data cannot be found, listed or opened.
         ClusterError: the actor that lists it died three times.
     """
     for _ in range(3):
-        catalog, answer = open_catalog(source, run, cache_dir, cpus)
+        # Only the handle of the process that made the actor keeps it; one found by name does not.
+        catalog, answer = opened or open_catalog(source, run, cache_dir, cpus, opener)
+        opened = None
         try:
             ref, seconds = ray.get(answer)
             return Found(ray.get(ref), ref, float(seconds), catalog)

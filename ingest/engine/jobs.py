@@ -10,10 +10,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ingest.errors import StageError
 from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
 from ingest.plan.schedule import Share
 from ingest.read.windows import ReadOptions
+
+
+class GoneError(StageError):
+    """A table that a job needs went with the feeder that had it read: the job must be asked for again."""
+
+    default_stage = "feed"
+
 
 _LISTED = -1  # in place of a slice's start: the rows follow one by one
 
@@ -134,6 +142,26 @@ class Taken(NamedTuple):
     job: bytes
     turn: int
     tables: tuple[tuple[int, list[Any]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a feeder waits for.
+
+    Attributes:
+        files: of the read that has not arrived.
+        units: how many units it has.
+        lane, window: that need it.
+        running: reads that run.
+        seconds: duration so far.
+    """
+
+    files: tuple[str, ...]
+    units: int
+    lane: int
+    window: int
+    running: int
+    seconds: float
 
 
 @dataclass(frozen=True)

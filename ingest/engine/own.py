@@ -11,6 +11,7 @@ import pyarrow as pa
 import ray
 
 from ingest.engine.jobs import Job
+from ingest.engine.replace import replaced
 from ingest.errors import SampleError
 from ingest.spec import Spec
 
@@ -35,21 +36,24 @@ class OwnAugmenter:
             threads=threads,
             device_id=_current_device() if gpu else None,
         )
+        self._replace, self._column = spec.errors.on_bad_sample == "replace", spec.augment.column
         self.busy_s, self.batches, self.rows = 0.0, 0, 0
 
     def __call__(self, job: Job, tables: Mapping[int, pa.Table]) -> dict[str, Any]:
-        """The arrays of a batch.
+        """The arrays of a batch; bad samples that are replaced are listed beside them, under `replace.BAD`.
 
         Raises:
             SampleError: a sample is bad; `sample_id` says which.
         """
         began = time.perf_counter()
         try:
+            if self._replace:
+                return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
             return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:
-                error.sample_id = int(job.sample_ids[index])  # type: ignore[attr-defined]
+                error.sample_id = int(job.sample_ids[index])
             raise
         finally:
             self.busy_s += time.perf_counter() - began
@@ -59,6 +63,10 @@ class OwnAugmenter:
     def counters(self) -> dict[str, float]:
         """Totals, as an augmentation actor's."""
         return {"augment_busy_s": self.busy_s, "augment_batches": self.batches, "augment_rows": self.rows}
+
+    def notes(self) -> dict[str, int]:
+        """As an augmentation actor's."""
+        return self._augmenter.noted()
 
     def close(self) -> None:
         self._augmenter.close()

@@ -2,36 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 import ray
+from numpy.typing import NDArray
 
 from ingest.augment.collate import collate
-from ingest.engine import cluster
+from ingest.engine import cluster, gcs
 from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
-from ingest.engine.jobs import BatchInfo, FeedConfig, Job, Taken
+from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Job, Taken, Waiting
 from ingest.engine.own import OwnAugmenter
-from ingest.errors import IngestError, StageError
+from ingest.engine.replace import BAD, collate_healthy, is_marked, without_marks
+from ingest.errors import ClusterError, IngestError, StageError
 from ingest.loader.arranged import Arranged, join
 from ingest.manifest.listing import seems_tfrecord
 from ingest.manifest.model import Manifest
 from ingest.read.arranged import SAMPLE_ID
 from ingest.spec import Spec
 
+log = logging.getLogger(__name__)
+
 FOREVER = -1
 CLOSE_S = 10.0
+ANSWER_S = 10.0  # for an actor that is asked how it is
+MOST_RECOVERIES = 5  # without a batch between them
+KEYS_EACH = 1 << 40  # table keys of each feeder, so that a new one never repeats one of the old
+_LOST = (  # what a process or node that died takes with it; Ray's other errors are no accident
+    ray.exceptions.RayActorError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+)
+
+
 _Dispatched: TypeAlias = list[tuple[Taken | IngestError | None, ray.ObjectRef | None]]
+
+
+class _LostError(Exception):
+    """Something died: what has not been received yet must be asked for again."""
+
+
+@dataclass
+class Ticket:
+    """Batches asked for.
+
+    Attributes:
+        left: those not received yet.
+        answer: what the feeder says, and the results that the augmentation actors owe for it.
+    """
+
+    left: int
+    answer: Future[_Dispatched]
 
 
 class RankFeed:
     """Makes a rank's feeder and augmentation actors at once, so that they start while the data is being listed.
+
+    A feeder that dies is made anew and goes on at the batch after the last one received: the trainer sees a pause.
 
     Args:
         spec: what to do.
@@ -42,89 +81,148 @@ class RankFeed:
     """
 
     def __init__(self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int) -> None:
-        self._rank, self._generation = rank, 0
+        self._spec, self._batch_rows, self._threads, self._gpu, self._rank = spec, batch_rows, threads, gpu, rank
+        self._generation = self._feeders = self._recoveries = 0
+        self._replace = spec.errors.on_bad_sample == "replace"
         self._manifest: Manifest | None = None
-        self._arranged = False
+        self._config: FeedConfig | None = None
+        self._at = (0, 0)  # epoch and position after the last batch received
         self._tables: dict[int, pa.Table] = {}
         self._opened: dict[int, Arranged] = {}
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
         self.submit_cpu_s = 0.0  # processor time of the submitting thread
+        self._tickets: deque[Ticket] = deque()
+        self._waiting_for: tuple[str, float] | None = None  # a stage, and since when
+        self._totals: dict[str, float] = {}
+        self._closed = False
+        self.on_feeder: Callable[[Any], None] = lambda _: None
         # A daemon, since a pool's threads are waited for when the interpreter ends, however long the feed takes.
         self._submitter = threading.Thread(target=self._submit, name="ingest-submit", daemon=True)
         self._submitter.start()
-        # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
-        name = f"feeder-{rank}-{uuid.uuid4().hex}"
-        self._feeder = (
-            ray.remote(concurrency_groups={"take": 1, "control": 1})(FeederHost)
-            .options(name=name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
-            .remote(spec.read.place, records=seems_tfrecord(spec.source))
-        )
-        augment = spec.augment
-        self._augmenters = [
-            ray.remote(concurrency_groups={"hold": 1})(AugmentHost)
-            .options(
-                num_cpus=augment.cpus,
-                num_gpus=augment.gpus if gpu else 0,
-                max_concurrency=CALLS_AT_A_TIME,
-                max_restarts=FOREVER,
-                max_task_retries=FOREVER,
-                scheduling_strategy=cluster.beside_me(soft=True),
-            )
-            .remote(name, augment, spec.order.seed, batch_rows, threads)
-            for _ in range(augment.actors)
-        ]
+        self._make_feeder()
+        self._augmenters = [self._make_augmenter() for _ in range(spec.augment.actors)]
         self._own: OwnAugmenter | None = None
-        if augment.pipeline and not self._augmenters:
+        if spec.augment.pipeline and not self._augmenters:
             try:
                 self._own = OwnAugmenter(spec, batch_rows=batch_rows, threads=threads, gpu=gpu)
             except BaseException:
                 self.close()
                 raise
 
+    @property
+    def feeder(self) -> Any:
+        """The feeder's actor, which lives as long as this process unless it dies before."""
+        return self._feeder
+
+    def _make_feeder(self) -> None:
+        self._name = f"feeder-{self._rank}-{uuid.uuid4().hex}"
+        # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
+        self._feeder = (
+            ray.remote(concurrency_groups={"take": 1, "control": 1, "watch": 1})(FeederHost)
+            .options(name=self._name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
+            .remote(
+                self._spec.read.place,
+                records=seems_tfrecord(self._spec.source),
+                first_key=self._feeders * KEYS_EACH,
+            )
+        )
+        self._feeders += 1
+
+    def _make_augmenter(self) -> Any:
+        augment = self._spec.augment
+        return (
+            ray.remote(concurrency_groups={"hold": 1})(AugmentHost)
+            .options(
+                num_cpus=augment.cpus,
+                num_gpus=augment.gpus if self._gpu else 0,
+                max_concurrency=CALLS_AT_A_TIME,
+                max_restarts=FOREVER,
+                max_task_retries=FOREVER,
+                scheduling_strategy=cluster.beside_me(soft=True),
+            )
+            .remote(self._name, augment, self._spec.order.seed, self._batch_rows, self._threads, self._replace)
+        )
+
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
         """Tell the feeder what there is and how to feed; before the first `start`."""
-        self._manifest, self._arranged = manifest, config.arranged
+        self._manifest, self._config, self._arranged = manifest, config, config.arranged
         configure = self._feeder.configure.options(concurrency_group="control")
-        self._get(configure.remote(manifest_ref, config, self._augmenters))
+        try:
+            self._ask(configure.remote(manifest_ref, config, self._augmenters))
+        except _LostError as lost:  # the feeder, or the catalog that owns the manifest
+            self._recover(lost)
 
     def start(self, epoch: int, position: int) -> None:
         """Turn to a position; tickets of before give nothing any more."""
+        self._at = (epoch, position)
+        self._tickets.clear()
+        try:
+            self._turn()
+        except _LostError as lost:
+            self._recover(lost)
+
+    def _turn(self) -> None:
         self._generation += 1
         self._tables.clear()
         self._opened.clear()
         start = self._feeder.start.options(concurrency_group="control")
-        self._get(start.remote(self._generation, epoch, position))
+        self._ask(start.remote(self._generation, *self._at))
 
-    def request(self, count: int) -> Future[_Dispatched]:
+    def request(self, count: int) -> Ticket:
         """Ask for the next batches. Their jobs go to the augmentation actors as soon as the feeder names them."""
-        taken = self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
-        ticket: Future[_Dispatched] = Future()
-        self._asked.put((taken, ticket))
+        ticket = Ticket(count, self._take(count))
+        self._tickets.append(ticket)
         return ticket
 
-    def fetch(self, ticket: Future[_Dispatched]) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
+    def _take(self, count: int) -> Future[_Dispatched]:
+        taken = self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
+        answer: Future[_Dispatched] = Future()
+        self._asked.put((taken, answer))
+        return answer
+
+    def fetch(self, ticket: Ticket) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
         """Wait for a ticket's batches, one after the other; fewer than asked for at the end.
 
         Raises:
             IngestError: the error of the stage that failed, with file and row where a sample is bad.
         """
-        for taken, result in ticket.result():
+        while True:
+            try:
+                yield from self._fetch(ticket)
+            except _LostError as lost:
+                self._recover(lost)
+            else:
+                break
+        with contextlib.suppress(ValueError):  # a start in between has forgotten it
+            self._tickets.remove(ticket)
+
+    def _fetch(self, ticket: Ticket) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
+        with self._waits("feed"):
+            answer = ticket.answer.result()
+        for taken, result in answer:
             if taken is None:
                 return
             if isinstance(taken, IngestError):
+                # A read that failed for another reason than the data's may have lost its node: it is read again.
+                if isinstance(taken, StageError) and taken.stage == "read" and self._recoveries < MOST_RECOVERIES:
+                    raise _LostError(str(taken)) from taken
+                self.locate(taken)
                 raise taken
-            job = Job.unpack(taken.job)
-            arrays = self._join(taken, job) if result is None else {**self._get(result), SAMPLE_ID: job.sample_ids}
-            yield BatchInfo.unpack(taken.info), arrays
+            info, job = BatchInfo.unpack(taken.info), Job.unpack(taken.job)
+            arrays = self._join(taken, job) if result is None else self._augmented_arrays(result, job)
+            self._at = (info.epoch + 1, 0) if info.ends_epoch else (info.epoch, info.after)
+            ticket.left -= 1
+            self._recoveries = 0
+            yield info, arrays
 
     def _submit(self) -> None:
         """In a thread: this process owns the results, so that they outlive the feeder that named them."""
         while (asked := self._asked.get()) is not None:
-            taken, ticket = asked
+            taken, answer = asked
             try:
-                ticket.set_result([(each, self._augmented(each)) for each in self._get(taken)])
+                answer.set_result([(each, self._augmented(each)) for each in self._ask(taken)])
             except BaseException as error:  # noqa: BLE001 - raised where the ticket is fetched
-                ticket.set_exception(error)
+                answer.set_exception(error)
             self.submit_cpu_s = time.thread_time()
 
     def _augmented(self, taken: Taken | IngestError | None) -> ray.ObjectRef | None:
@@ -132,53 +230,150 @@ class RankFeed:
             return None
         return self._augmenters[taken.turn].augment.remote(taken.job)
 
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def _recover(self, lost: _LostError) -> None:
+        """Replace the actors that are gone, go on after the last batch received, and ask again for what was asked.
+
+        Raises:
+            StageError: it has been tried several times in vain, or the feed was closed.
+        """
+        while True:
+            self._recoveries += 1
+            if self._closed or self._recoveries > MOST_RECOVERIES:
+                text = "a process or node died" + ("" if self._closed else f", and {MOST_RECOVERIES} restarts failed")
+                raise StageError(text, stage="feed", rank=self._rank, cause=str(lost)) from lost
+            log.warning("rank %d: %s; going on at epoch %d, row %d", self._rank, _first_line(lost), *self._at)
+            try:
+                self._replace_dead()
+                self._turn()
+            except _LostError as again:
+                lost = again
+                continue
+            for ticket in self._tickets:
+                ticket.answer = self._take(ticket.left)
+            return
+
+    def _replace_dead(self) -> None:
+        self._augmenters = [
+            actor if self._lives(actor.counters.options(concurrency_group="hold")) else self._make_augmenter()
+            for actor in self._augmenters
+        ]
+        if not self._lives(self._feeder.counters.options(concurrency_group="control")):
+            cluster.kill(self._feeder)  # it may live on a node that is cut off
+            self._make_feeder()
+            self.on_feeder(self._feeder)
+        for actor in self._augmenters:  # one that Ray has started anew knows the first feeder only
+            actor.adopt.options(concurrency_group="hold").remote(self._name, (self._feeders - 1) * KEYS_EACH)
+        if self._manifest is not None:
+            self._ask(self._configured())
+
+    def _configured(self) -> ray.ObjectRef:
+        configure = self._feeder.configure.options(concurrency_group="control")
+        # The manifest's first owner may be what died: this process has its own copy.
+        return configure.remote(ray.put(self._manifest), self._config, self._augmenters)
+
+    def _lives(self, method: Any) -> bool:
+        try:
+            ray.get(method.remote(), timeout=ANSWER_S)
+        except ray.exceptions.GetTimeoutError:
+            return True  # busy, or starting anew
+        except ray.exceptions.ActorUnavailableError:
+            return True
+        except ray.exceptions.RayActorError:
+            return False
+        return True
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def _augmented_arrays(self, result: ray.ObjectRef, job: Job) -> dict[str, Any]:
+        with self._waits("augment"):
+            arrays = dict(self._ask(result))
+        return self._identified(arrays, job.sample_ids)
+
+    @staticmethod
+    def _identified(arrays: dict[str, Any], ids: NDArray[np.int64]) -> dict[str, Any]:
+        """With the ids of what stands there, those of donors where samples are bad."""
+        if BAD in arrays:
+            ids = ids.copy()
+            ids[[bad.slot for bad in arrays[BAD]]] = ids[[bad.donor for bad in arrays[BAD]]]
+        return {**arrays, SAMPLE_ID: ids}
+
     def _join(self, taken: Taken, job: Job) -> dict[str, Any]:
         """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far."""
         for key, refs in taken.tables:
-            blocks = self._get(refs)
-            table = blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks)
+            with self._waits("transfer"):
+                blocks = self._ask(refs)
+            table = without_marks(blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks))
             self._tables[key] = table
-            if self._arranged:
+            if self._arranged and not is_marked(table):
                 self._opened[key] = Arranged(table)
-        if self._arranged and all(isinstance(gather.rows, slice) for gather in job.gathers):
-            arrays = join([(self._opened[gather.key], cast("slice", gather.rows)) for gather in job.gathers])
-        elif self._own is not None:
-            arrays = self._own_augmented(self._own, job)
-        else:
-            arrays = collate(job.pieces(self._tables))
-        for key in job.drops:
-            self._tables.pop(key, None)
-            self._opened.pop(key, None)
-        return arrays if self._arranged else {**arrays, SAMPLE_ID: job.sample_ids}
-
-    def _own_augmented(self, own: OwnAugmenter, job: Job) -> dict[str, Any]:
         try:
-            return own(job, self._tables)
+            return self._collated(job)
         except IngestError as error:
-            self._locate(error)
+            self.locate(error)
             raise
+        finally:
+            for key in job.drops:
+                self._tables.pop(key, None)
+                self._opened.pop(key, None)
+
+    def _collated(self, job: Job) -> dict[str, Any]:
+        slices = self._arranged and all(isinstance(gather.rows, slice) for gather in job.gathers)
+        if slices and all(gather.key in self._opened for gather in job.gathers):
+            return join([(self._opened[gather.key], cast("slice", gather.rows)) for gather in job.gathers])
+        if self._own is not None:
+            return self._identified(self._own(job, self._tables), job.sample_ids)
+        pieces, ids = job.pieces(self._tables), job.sample_ids
+        if not any(is_marked(table) for table, _ in pieces):
+            arrays = collate(pieces)
+            return arrays if self._arranged else {**arrays, SAMPLE_ID: ids}
+        if self._arranged:
+            ids = collate([(table.select([SAMPLE_ID]), rows) for table, rows in pieces])[SAMPLE_ID]
+        return self._identified(collate_healthy(pieces, ids), ids)
 
     def counters(self) -> dict[str, float]:
-        """The feeder's and the augmentation actors' totals."""
+        """The feeder's and the augmentation actors' totals; the last known ones where an actor is being replaced."""
         feeder = self._feeder.counters.options(concurrency_group="control").remote()
         augmenters = [actor.counters.remote() for actor in self._augmenters]
-        totals = dict(self._get(feeder))
-        for counters in self._get(augmenters):
-            for name, value in counters.items():
-                totals[f"augment_{name}"] = totals.get(f"augment_{name}", 0) + value
-        slots = CALLS_AT_A_TIME * len(self._augmenters)
+        try:
+            totals = dict(self._ask(feeder))
+            for counters in self._ask(augmenters):
+                for name, value in counters.items():
+                    totals[f"augment_{name}"] = totals.get(f"augment_{name}", 0) + value
+        except _LostError as lost:
+            if not self._totals:
+                raise StageError("an actor died", stage="feed", rank=self._rank, cause=str(lost)) from lost
+            return self._totals
+        slots = CALLS_AT_A_TIME * len(augmenters)
         if self._own is not None:
             totals, slots = {**totals, **self._own.counters()}, 1
-        return {**totals, "augment_slots": slots}
+        self._totals = {**totals, "augment_slots": slots}
+        return self._totals
+
+    def notes(self) -> dict[str, int]:
+        """How many images had what fault that could be passed over, over all augmentation actors."""
+        totals = Counter(self._own.notes() if self._own is not None else {})
+        try:
+            for notes in self._ask([actor.notes.remote() for actor in self._augmenters]):
+                totals.update(notes)
+        except _LostError:
+            return dict(totals)  # an actor is being replaced, and its counts are gone
+        return dict(totals)
 
     def peak_rss_bytes(self) -> int:
         """Peak resident memory of the rank's own actors, added up; shared memory that they touched is counted in."""
         feeder = self._feeder.peak_rss_bytes.options(concurrency_group="control").remote()
-        return sum(self._get([feeder, *(actor.peak_rss_bytes.remote() for actor in self._augmenters)]))
+        try:
+            return sum(self._ask([feeder, *(actor.peak_rss_bytes.remote() for actor in self._augmenters)]))
+        except _LostError:
+            return 0
 
     def close(self) -> None:
         """End the actors; the feeder first, since it would send more. Ray reports tasks that end with their actor."""
+        self._closed = True
         self._asked.put(None)
+        cluster.settle([self._feeder.end.options(concurrency_group="control")], CLOSE_S)
         cluster.kill(self._feeder)
         cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
         cluster.kill(*self._augmenters)
@@ -186,25 +381,107 @@ class RankFeed:
             self._own.close()
         self._submitter.join(CLOSE_S)  # what it waited for has failed by now
 
-    def _get(self, refs: Any) -> Any:
+    # -- a watchdog's questions ----------------------------------------------------------------------------------------
+
+    def starved(self) -> ClusterError | None:
+        """The error of a rank whose reads can never run, since others hold all CPUs."""
+        cpus = self._spec.read.cpus
+        free, have = cluster.free_cpus(), cluster.resources().cpus
+        if free >= cpus or self._answer("warm") is not False:
+            return None
+        return ClusterError(
+            f"no read can start: it needs {cpus:g} CPUs, and of the cluster's {have:g} others hold all but {free:g}",
+            rank=self._rank,
+            hint="Give trainers fewer CPUs, lower read.cpus, or add CPU nodes",
+        )
+
+    def stuck(self, waited_s: float) -> StageError:
+        """The error of a rank that has waited too long: which stage, what it waits for, and where."""
+        said = self._waiting_for
+        stage, what = "feed", "the feeder's answer"
+        waiting = self._answer("waiting")
+        if isinstance(waiting, IngestError):
+            what = f"the feeder, which {waiting.message}"
+        elif waiting is not None:
+            stage, what = "read", self._describe_read(waiting)
+        elif said is not None and said[0] == "augment":
+            stage, what = "augment", f"augmentation of a batch, in {self._describe_augmenters()}"
+        elif said is not None and said[0] == "transfer":
+            stage, what = "transfer", "blocks on their way from another node"
+        seconds = time.monotonic() - said[1] if said is not None else waited_s
+        return StageError(
+            f"no batch for {waited_s:.0f} s (loader.timeout_s); waits for {what}, since {seconds:.0f} s",
+            stage=stage,
+            rank=self._rank,
+            hint="Look at that stage; raise loader.timeout_s if it is only slow",
+        )
+
+    def _describe_read(self, waiting: Waiting) -> str:
+        files = ", ".join(waiting.files[:3]) + (f" and {len(waiting.files) - 3} more" if len(waiting.files) > 3 else "")
+        free, have = cluster.free_cpus(), cluster.resources().cpus
+        state = (
+            f"{waiting.running} of its reads run"
+            if waiting.running
+            else f"none of its reads runs: each needs {self._spec.read.cpus:g} CPUs, {free:g} of {have:g} are free"
+        )
+        return (
+            f"window {waiting.window} of lane {waiting.lane}, a read of {waiting.units} units of {files}, "
+            f"due for {waiting.seconds:.0f} s; {state}; {cluster.dead_nodes()}"
+        )
+
+    def _describe_augmenters(self) -> str:
+        return ", ".join(gcs.actor_place(actor) for actor in self._augmenters) + f"; {cluster.dead_nodes()}"
+
+    def _answer(self, method: str) -> Any:
+        """What the feeder says, or the error that it does not."""
+        call = getattr(self._feeder, method).options(concurrency_group="control")
+        try:
+            return ray.get(call.remote(), timeout=ANSWER_S)
+        except ray.exceptions.RayError as error:
+            place = gcs.actor_place(self._feeder)
+            return StageError(f"does not answer ({place}): {type(error).__name__}", stage="feed", rank=self._rank)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _waits(self, stage: str) -> Iterator[None]:
+        """Say what is waited for, while it is."""
+        self._waiting_for = (stage, time.monotonic())
+        try:
+            yield
+        finally:
+            self._waiting_for = None
+
+    def _ask(self, refs: Any) -> Any:
+        """What an actor answers.
+
+        Raises:
+            IngestError: it failed.
+            _LostError: it died, or an object did.
+        """
         try:
             return ray.get(refs)
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
+            if isinstance(cause, (*_LOST, GoneError)) or isinstance(error, _LOST):
+                raise _LostError(str(cause)) from error
             if not isinstance(cause, IngestError):
                 text = f"{type(cause).__name__}: {cause}"
                 raise StageError("an actor failed", stage="feed", rank=self._rank, cause=text) from error
-            self._locate(cause)
+            self.locate(cause)
             raise cause from error
-        except ray.exceptions.RayActorError as error:
-            raise StageError("an actor died", stage="feed", rank=self._rank, cause=str(error)) from error
+        except _LOST as error:
+            raise _LostError(str(error)) from error
         except ray.exceptions.RayError as error:
             text = f"{type(error).__name__}: {error}"
             raise StageError("an object was lost", stage="feed", rank=self._rank, cause=text) from error
 
-    def _locate(self, error: IngestError) -> None:
+    def locate(self, error: IngestError) -> None:
         """Give a bad sample its file and row."""
         error.rank = self._rank
-        sample_id = getattr(error, "sample_id", None)
-        if sample_id is not None and self._manifest is not None:
-            error.path, error.row = self._manifest.locate(sample_id)
+        if error.sample_id is not None and self._manifest is not None:
+            error.path, error.row = self._manifest.locate(error.sample_id)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "something died")

@@ -48,3 +48,8 @@ class Tables:
         with self._added:
             for key in keys:
                 self._tables.pop(key, None)
+
+    def drop_below(self, key: int) -> None:
+        """Forget every table whose key is smaller."""
+        with self._added:
+            self._tables = {each: table for each, table in self._tables.items() if each >= key}

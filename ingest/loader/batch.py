@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from ingest.plan.lanes import LaneRows
 
 
 class Batch(dict[str, Any]):
-    """A dict of output names to arrays, always with `sample_id` (int64), and `valid` (bool) where rows may be padded.
+    """A dict of output names to arrays, always with `sample_id` (int64), and `valid` (bool) where rows may be padded or
+    replaced.
 
     NumPy arrays are read-only views of the object store: copy before writing in place. Torch tensors are the
     trainer's own.
@@ -24,6 +27,8 @@ class Batch(dict[str, Any]):
         lanes: of the epoch.
         fill: int64 (rows,), which of the runs' rows stands at each place; None when each stands once.
         valid_rows: rows that count; `valid` is False for the others.
+        ids: int64 (rows,), the planned sample ids: those of `sample_id`, but for rows that were replaced.
+        replaced: row: sample id, of rows that do not count since that sample is bad; a copy of another stands there.
     """
 
     epoch: int
@@ -33,6 +38,8 @@ class Batch(dict[str, Any]):
     runs: LaneRows
     lanes: int
     fill: NDArray[np.int64] | None
+    ids: NDArray[np.int64]
+    replaced: Mapping[int, int] = MappingProxyType({})
 
     @property
     def positions(self) -> NDArray[np.int64]:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from ingest.errors import IngestError, StageError
 
+WATCH_S = 1.0
+
 
 class Feed(Protocol):
     """Where batches come from."""
@@ -59,16 +61,19 @@ class Prefetcher:
         self._thread = threading.Thread(target=self._run, name="ingest-prefetch", daemon=True)
         self._thread.start()
 
-    def get(self) -> Any:
+    def get(self, watch: Callable[[float], None] = lambda _: None) -> Any:
         """The next batch; None at the end.
+
+        Args:
+            watch: called about once a second while there is none, with the seconds waited; may raise.
 
         Raises:
             IngestError: a stage failed; batches before the failure are handed out first.
         """
         began = time.perf_counter()
+        while not self._wait(WATCH_S):
+            watch(time.perf_counter() - began)
         with self._changed:
-            while not self._ready and not self._ended and not self._stopped:
-                self._changed.wait(1.0)
             waited = time.perf_counter() - began
             self._timings.wait_s += waited
             self._timings.waits_s.append(waited)
@@ -79,6 +84,11 @@ class Prefetcher:
             if self._error is not None:
                 raise self._error
             return None
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Whether there is a batch, or will be none."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._ready) or self._ended or self._stopped, timeout_s)
 
     def occupancy(self) -> int:
         """Batches ready now."""

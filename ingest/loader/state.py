@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 from ingest.errors import StateError
@@ -24,6 +25,7 @@ class Facts:
         pixels: what decides a row's content, JSON-ready.
         lanes, interleave: resolved.
         rows: of an epoch.
+        backend: what computes pixels, JSON-ready: another one may round otherwise.
     """
 
     digest: str
@@ -32,6 +34,18 @@ class Facts:
     lanes: int
     interleave: int
     rows: int
+    backend: dict[str, str] = field(default_factory=dict)
+
+
+def backend(*, gpu: bool) -> dict[str, str]:
+    """What computes pixels here: the device, and the versions of the libraries."""
+    found = {"device": "gpu" if gpu else "cpu"}
+    for name in ("nvidia-dali-cuda120", "opencv-python-headless"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"  # built or vendored by other hands
+    return found
 
 
 def save(facts: Facts, epoch: int, position: int) -> dict[str, Any]:
@@ -46,18 +60,23 @@ def save(facts: Facts, epoch: int, position: int) -> dict[str, Any]:
         "lanes": facts.lanes,
         "interleave": facts.interleave,
         "rows": facts.rows,
+        "backend": facts.backend,
         "epoch": epoch,
         "position": position,
     }
 
 
-def check(state: Mapping[str, Any], facts: Facts, asked: Mapping[str, int | str]) -> tuple[int, int, int, int]:
-    """(epoch, position, lanes, interleave) of a state that fits.
+def check(
+    state: Mapping[str, Any], facts: Facts, asked: Mapping[str, int | str], *, allow_changed_data: bool = False
+) -> tuple[int, int, int, int]:
+    """(epoch, position, lanes, interleave) of a state that fits. Another backend is a warning.
 
     Args:
         state: from `save`.
         facts: of this run.
         asked: the spec's own `lanes` and `interleave`, numbers or `auto`.
+        allow_changed_data: a state at an epoch's start may have been saved on other data; lanes and interleave are then
+            this run's.
 
     Raises:
         StateError: it does not fit; the message shows both sides.
@@ -67,23 +86,31 @@ def check(state: Mapping[str, Any], facts: Facts, asked: Mapping[str, int | str]
         raise StateError(f"the state lacks {', '.join(missing)}", hint="Pass what state_dict() returned")
     if state["version"] != VERSION:
         raise StateError(f"the state has version {state['version']}, and this release reads version {VERSION}")
-    if state["digest"] != facts.digest:
+    changed = state["digest"] != facts.digest
+    if changed and not (allow_changed_data and state["position"] == 0):
         raise StateError(
             f"the data has changed: the state was saved on {state['rows']} rows with digest {state['digest']}, and the "
-            f"source now has {facts.rows} rows with digest {facts.digest}",
-            hint="Continue on the same data, or start a new run",
+            f"source now has {facts.rows} rows with digest {facts.digest}"
+            + (f"; position {state['position']} is not the start of an epoch" if allow_changed_data else ""),
+            hint="Continue on the same data, start a new run, or allow changed data at the start of an epoch",
         )
     for name, saved, now in (("order", state["order"], facts.order), ("pixels", state["pixels"], facts.pixels)):
         if fingerprint(saved) != fingerprint(now):
             raise StateError(f"what decides {name} has changed: {_difference(saved, now)}", hint="Put it back")
     for name, value in asked.items():
-        if value not in ("auto", state[name]):
+        if not changed and value not in ("auto", state[name]):
             raise StateError(
                 f"what decides order has changed: order.{name} was {state[name]}, and is {value}", hint="Put it back"
             )
     epoch, position = state["epoch"], state["position"]
     if not (isinstance(epoch, int) and isinstance(position, int) and epoch >= 0 and 0 <= position <= facts.rows):
         raise StateError(f"epoch {epoch}, position {position} is no place in epochs of {facts.rows} rows")
+    if facts.backend != state["backend"]:
+        log.warning(
+            "pixels may differ from those before the state was saved: %s", _difference(state["backend"], facts.backend)
+        )
+    if changed:
+        return epoch, position, facts.lanes, facts.interleave
     return epoch, position, int(state["lanes"]), int(state["interleave"])
 
 

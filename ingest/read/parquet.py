@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ingest.errors import ReadError, SourceError
+from ingest.errors import DamagedError, ReadError, SourceError
 from ingest.manifest.columns import is_list
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer, column_chunks, wanted_leaves
@@ -103,7 +103,8 @@ def read_unit(
         nested); in integers and booleans they are an error.
 
     Raises:
-        ReadError: the file is not what the manifest says, is damaged, or holds a null that cannot be given.
+        DamagedError: the file is damaged.
+        ReadError: it is not what the manifest says, or holds a null that cannot be given.
     """
     filesystem = open_filesystem(entry.url, storage)
     try:
@@ -113,7 +114,9 @@ def read_unit(
     except SourceError as error:
         raise ReadError(error.message, path=error.path or entry.url, hint=error.hint) from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise ReadError(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
+        # Arrow's own errors of format carry no number of the system's: those that do are failures of access.
+        kind = ReadError if getattr(error, "errno", None) else DamagedError
+        raise kind(f"row group {ordinal} cannot be read, the file is damaged: {error}", path=entry.url) from error
     return finish(table, places, Where(entry, footer, ordinal, rows), schema, columns, fill, classes)
 
 

@@ -21,7 +21,8 @@ class ReadOptions:
         storage: how to reach the store.
         fill: output name: the value that stands for a null.
         check_payload: compare TFRecord payloads with their checksums.
-        mark_bad: give bad TFRecord records a row that means nothing, and say so in a column, instead of an error.
+        mark_bad: give rows whose content is damaged a row that means nothing, and say so in a column, instead of an
+            error.
     """
 
     storage: Storage = field(default_factory=Storage)
@@ -49,13 +50,14 @@ def window_call(
     held = manifest.units
     places = [(manifest.files[held.file[unit]], unit, manifest.unit_rows(unit, rows)) for unit, rows in units.items()]
     if manifest.format == "parquet":
+        from ingest.read.marks import read_marked
         from ingest.read.parquet import Piece, read_window
 
         pieces = tuple(
             Piece(entry, int(held.ordinal[unit]), rows, manifest.unit_total(unit)) for entry, unit, rows in places
         )
         args = (manifest.schema, manifest.columns, options.storage, options.fill, manifest.classes)
-        return read_window, (pieces, *args)
+        return read_marked if options.mark_bad else read_window, (pieces, *args)
     from ingest.read.tfrecord import Run, Wanted, read_records
 
     runs = tuple(

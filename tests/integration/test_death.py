@@ -1,4 +1,4 @@
-"""An augmentation actor that dies in mid-epoch is replaced, and its jobs are done again, to the same bits."""
+"""Actors that die in mid-epoch are replaced, and the epoch goes on: each sample once, to the same bits."""
 
 from __future__ import annotations
 
@@ -14,32 +14,51 @@ import ingest
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def _augmenter_pids():
+def kill(name):
     children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "ray::AugmentHost" in " ".join(child.cmdline())]
+    pids = [child.pid for child in children if f"ray::{name}" in " ".join(child.cmdline())]
+    assert pids, name
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
-def _epoch(folder, kill_at=None):
+def epoch_of(folder, kills=(), **sections):
+    """Sample id: the row, of one epoch in which actors of the named kinds are killed after some steps."""
     values = {
         "source": {"path": str(folder)},
-        "augment": {"ops": [{"random_resized_crop": {"size": 32}}, "flip"]},
         "order": {"lanes": 4, "interleave": 2},
         "batch": {"size": 8, "last": "keep"},
         "loader": {"prefetch_batches": 4},
+        **sections,
     }
-    out = {}
+    out, positions = {}, []
     with ingest.Loader(values, 0, 1, cache_dir=None, epochs=1) as loader:
         for step, batch in enumerate(loader):
-            if step == kill_at:
-                pids = _augmenter_pids()
-                assert pids
-                for pid in pids:
-                    os.kill(pid, signal.SIGKILL)
-            out.update(zip(batch["sample_id"].tolist(), np.array(batch["image"]), strict=True))
+            for name in dict(kills).get(step, ()):
+                kill(name)
+            rows = zip(*(np.array(batch[name]) for name in sorted(set(batch) - {"sample_id", "valid"})), strict=True)
+            out.update(zip(batch["sample_id"].tolist(), rows, strict=True))
+            positions += batch.positions.tolist()
+        loader.report()
+    assert sorted(positions) == list(range(len(positions)))
     return out
 
 
-def test_a_killed_augmentation_actor_changes_nothing(pictures):
-    clean, killed = _epoch(pictures), _epoch(pictures, kill_at=3)
+def same(one, other):
+    return all(all((a == b).all() for a, b in zip(one[i], other[i], strict=True)) for i in one)
+
+
+def test_a_killed_augmentation_actor_and_a_killed_feeder_change_nothing(pictures):
+    augment = {"ops": [{"random_resized_crop": {"size": 32}}, "flip"]}
+    clean = epoch_of(pictures, augment=augment)
+    killed = epoch_of(
+        pictures, {3: ["AugmentHost"], 9: ["FeederHost"], 20: ["FeederHost", "AugmentHost"]}, augment=augment
+    )
     assert sorted(clean) == sorted(killed) == list(range(240))
-    assert all((clean[sample] == killed[sample]).all() for sample in clean)
+    assert same(clean, killed)
+
+
+def test_a_killed_feeder_and_catalog_change_nothing_where_nothing_is_augmented(numbers):
+    killed = epoch_of(numbers, {2: ["FeederHost"], 40: ["CatalogHost"], 60: ["FeederHost"]})
+    assert sorted(killed) == list(range(1010))
+    assert all(x == sample for sample, (x, _) in killed.items())

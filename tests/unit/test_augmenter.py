@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import threading
 
@@ -12,7 +13,7 @@ from augment_images import assert_close, augment, augmenter, encoded, jpegs, ori
 from PIL import Image
 
 from ingest.augment import reference
-from ingest.augment.augmenter import BadSampleError
+from ingest.augment.augmenter import Augmenter, BadSampleError
 from ingest.augment.finish import Finisher, finish
 from ingest.augment.work import DeviceWorker
 from ingest.errors import ReadError, SampleError, SpecError, StageError
@@ -280,3 +281,31 @@ def test_on_the_graph_a_bad_image_is_named_and_the_augmenter_lives_on(on_graph):
         whole = worker([(table(IMAGES[:8]), rows)], rows, 0)["image"]
         assert np.array_equal(batch["image"][[0, 1, 3, 4, 6, 7]], whole[[0, 1, 3, 4, 6, 7]])
     worker.close()
+
+
+def test_a_jpeg_without_its_end_is_good_or_bad_whatever_the_window():
+    rng = np.random.default_rng(3)
+    image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize((160, 120))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=90)
+    whole = out.getvalue()
+    ops = [{"random_resized_crop": {"size": 16, "area": [0.02, 0.1]}}]
+    ids = np.arange(40)
+
+    def attempt(data):
+        augmenter = Augmenter(Augment(ops=ops), seed=0, batch_rows=40, threads=1)
+        try:
+            batch, failures = augmenter.attempt([(pa.table({"image": [data] * 40}), ids)], ids, 0)
+            return batch["image"], failures, augmenter.noted()
+        finally:
+            augmenter.close()
+
+    pixels, failures, notes = attempt(whole)
+    assert (failures, notes) == ({}, {})
+    for cut in (whole[: len(whole) * 9 // 10], whole[:-2]):
+        _, failures, _ = attempt(cut)
+        assert set(failures) == set(range(40))
+        assert "cut short" in str(failures[0])
+    trailing, failures, notes = attempt(whole + b"\0" * 100)
+    assert (failures, notes) == ({}, {})
+    assert (trailing == pixels).all()

@@ -138,6 +138,7 @@ def rank_result(rank, first_at, last_at, samples, waiting, gaps):
         "peak_rss_bytes": 100 * (rank + 1),
         "fetched_bytes": 10,
         "away_bytes": 4,
+        "quarantined": rank,
         "lanes": 8,
         "interleave": 2,
         "verdict": f"verdict of {rank}",
@@ -162,7 +163,8 @@ def test_the_report_of_a_run_is_that_of_all_ranks():
     assert result["seconds"] == 10.0
     assert (result["samples"], result["samples_per_s"], result["samples_per_s_after_first"]) == (94, 9.4, 7.4)
     assert (result["first_batch_s"], result["epoch_gap_s"], result["peak_rss_bytes"]) == (2.0, [0.3, 0.4], 200)
-    assert (result["padded"], result["dropped"], result["steps_per_rank"]) == (1, 6, [4, 4])
+    assert (result["padded"], result["quarantined"], result["dropped"]) == (1, 1, 6)
+    assert result["steps_per_rank"] == [4, 4]
     assert result["waiting_fraction"] == pytest.approx(0.3)
     assert (result["verdict"], result["loader_cpu_s"], result["object_store_peak_bytes"]) == ("verdict of 1", 1.0, 7)
 

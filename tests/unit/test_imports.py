@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "ray": ("engine", "session", "cli"),
     "ray.data._internal": ("engine.private",),
-    "ray._private": ("engine.private",),
+    "ray._private": ("engine.private", "engine.gcs"),
     "ray._raylet": ("engine.private",),
     "fsspec": ("storage",),
     "obstore": ("storage",),

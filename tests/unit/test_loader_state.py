@@ -63,3 +63,23 @@ def test_a_state_that_lacks_something_says_what():
     del saved["position"]
     with pytest.raises(StateError, match="lacks position"):
         state.check(saved, FACTS, AUTO)
+
+
+def test_changed_data_is_allowed_at_the_start_of_an_epoch_alone():
+    other = replace(FACTS, digest="d2", rows=90, lanes=16)
+    saved = state.save(FACTS, 2, 0)
+    assert state.check(saved, other, AUTO, allow_changed_data=True) == (2, 0, 16, 3)
+    with pytest.raises(StateError, match=r"d1.*d2"):
+        state.check(saved, other, AUTO)
+    with pytest.raises(StateError, match=r"d1.*d2.*position 5 is not the start"):
+        state.check(state.save(FACTS, 2, 5), other, AUTO, allow_changed_data=True)
+
+
+def test_another_backend_is_a_warning_that_shows_both(caplog):
+    here = replace(FACTS, backend=state.backend(gpu=False))
+    assert here.backend["device"] == "cpu"
+    assert here.backend["nvidia-dali-cuda120"][0].isdigit()
+    state.check(state.save(here, 0, 5), here, AUTO)
+    assert caplog.text == ""
+    state.check(state.save(here, 0, 5), replace(here, backend={**here.backend, "device": "gpu"}), AUTO)
+    assert "device was 'cpu', and is 'gpu'" in caplog.text

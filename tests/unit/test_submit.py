@@ -59,7 +59,7 @@ def test_the_package_is_the_spec_our_sources_and_what_is_named(folder):
     assert "data.bin" not in names
     assert {name for name in names if name.startswith(("ingest/", "jobs/")) and not name.endswith(".py")} == set()
     assert not [name for name in names if "__pycache__" in name]
-    assert package.bytes == sum(path.stat().st_size for path in package.files.values()) < MIB
+    assert package.bytes == sum(path.stat().st_size for path in package.files.values()) < 2 * MIB
 
 
 def test_a_package_unpacks_to_what_runs_and_the_same_files_are_the_same_archive(folder, tmp_path_factory):

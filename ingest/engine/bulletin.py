@@ -1,0 +1,139 @@
+"""One rank's side of the board: it enters, learns when another rank fails, and tells when it fails itself."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from ingest.engine.board import died, owner_died
+from ingest.errors import IngestError, StateError
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 30.0  # for the board, which has little to do; a run goes on without one
+
+
+class Bulletin:
+    """For the trainer's thread and the prefetching one.
+
+    Args:
+        catalog: the actor that hosts the board.
+        reopen: gives another one in the place of one that died.
+        stream: what the ranks of an attempt have in common.
+        rank, world_size: who this is.
+        opener: names this process.
+    """
+
+    def __init__(
+        self, catalog: Any, reopen: Callable[[], Any], stream: str, rank: int, world_size: int, opener: str
+    ) -> None:
+        self._catalog, self._reopen, self._stream = catalog, reopen, stream
+        self._rank, self._world_size, self._opener = rank, world_size, opener
+        self._feeder: Any = None
+        self._key: str | None = None
+        self._owner: int | None = None
+        self._turns: dict[str, int] = {}
+        self._news: Future[Any] | None = None
+        self._failure: IngestError | None = None
+        self._told = self._left = False
+
+    @property
+    def key(self) -> str:
+        """The attempt's name, the same on all its ranks."""
+        return self._key or ""
+
+    def enter(self, feeder: Any) -> None:
+        """Say that this rank is there, and which actor lives as long as it does."""
+        self._feeder = feeder
+        self._key = str(self._ask("enter", *self._myself()) or self._key or uuid.uuid4().hex)
+        self._listen()
+
+    def change_feeder(self, feeder: Any) -> None:
+        """Another actor takes the place of the one that lived as long as this rank."""
+        self._feeder = feeder
+        if not self._left and self._key is not None:
+            self._catalog.board.remote("enter", *self._myself())
+
+    def _myself(self) -> tuple[Any, ...]:
+        return (self._stream, self._rank, self._world_size, self._feeder, self._opener, self._key)
+
+    def check(self) -> IngestError | None:
+        """The failure of another rank, if there is one. Costs nothing while there is no news."""
+        if self._news is None or not self._news.done():
+            return self._failure
+        news, self._news = self._news, None
+        error = news.exception()
+        if error is None:
+            failure, self._owner = news.result()
+            self._failure = self._failure or failure
+            self._told = self._told or failure is not None
+            if failure is None and not self._left:
+                self._listen()
+        elif owner_died(error) and self._owner not in (None, self._rank):
+            assert self._owner is not None
+            self._failure, self._told = died(self._owner, error), True
+        elif isinstance(error, ray.exceptions.RayError) and ray.is_initialized() and not self._left:
+            self._catalog = self._reopen()  # calls wait there until it has started; nobody waits for them
+            self._catalog.board.remote("enter", *self._myself())
+            self._listen()
+        return self._failure
+
+    def fail(self, error: IngestError) -> None:
+        """Tell the others of this rank's failure, once; what came from them is no news to them."""
+        if self._told or self._key is None or not ray.is_initialized():
+            return
+        self._told = True
+        with contextlib.suppress(ray.exceptions.RayError):  # they learn of a dead board by themselves
+            ray.get(self._catalog.board.remote("fail", self._key, error), timeout=ANSWER_S)
+
+    def leave(self) -> None:
+        """Need no other rank any more: this one's end will be no failure."""
+        self._left = True
+        if self._key is not None:
+            self._catalog.board.remote("leave", self._key, self._rank)
+
+    def close(self) -> None:
+        """Hear and tell nothing any more, and let the catalog go."""
+        if ray.is_initialized():
+            self.leave()
+        self._catalog, self._feeder, self._key, self._news = None, None, None, None
+
+    def compare(self, kind: str, facts: dict[str, Any]) -> None:
+        """Hold what this rank starts from against what the others have said so far; the first to differ raises.
+
+        Raises:
+            StateError: they differ; both are shown.
+        """
+        turn = self._turns[kind] = self._turns.get(kind, -1) + 1
+        error = self._ask("compare", self._key, kind, turn, self._rank, facts)
+        if error is not None:
+            self._told = True
+            raise error if isinstance(error, StateError) else StateError(str(error))
+
+    def bad(self, epoch: int, ids: list[int]) -> int:
+        """Add bad samples of an epoch; the number of different ones so far, over all ranks."""
+        found = self._ask("bad", self._stream, epoch, ids)
+        return len(set(ids)) if found is None else int(found)
+
+    def _listen(self) -> None:
+        self._news = self._catalog.board.remote("news", self._key, self._rank, self._owner).future()
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """Call the board, once more where it has died meanwhile; None where it does not answer, which ends no run."""
+        try:
+            try:
+                return ray.get(self._catalog.board.remote(method, *args), timeout=ANSWER_S)
+            except ray.exceptions.RayActorError:
+                self._catalog = self._reopen()
+                if method != "enter":
+                    self._catalog.board.remote("enter", *self._myself())
+                return ray.get(self._catalog.board.remote(method, *args), timeout=ANSWER_S)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
+            log.warning("rank %d: the other ranks cannot be asked (%s): %s", self._rank, method, type(error).__name__)
+            return None

@@ -1,0 +1,273 @@
+"""What a coverage log proves: in the history that the last state descends from, each row once, or where not.
+
+The history is made of turns: each time the ranks of an attempt turn to a position, what earlier turns delivered from
+there on is rolled back, since the state that they now start from does not know of it. What is left of every turn must
+join into whole epochs: what no rank said it took is missing, what one said twice is repeated. The ids behind the
+positions are the plan's, and each stretch's digest must be theirs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingest.errors import SourceError
+from ingest.loader.coverage import Header, PlanFacts, RankLog, Stretch, digest_of
+from ingest.plan.ids import PlannedIds, run_positions
+from ingest.plan.layout import EpochLayout
+from ingest.plan.schedule import Schedule, Share
+
+SHOWN = 10  # faults told one by one
+
+Place = tuple[int, int]  # epoch, position
+
+
+@dataclass
+class Turn:
+    """All ranks of an attempt, from one position on.
+
+    Attributes:
+        headers: of its ranks.
+        start: where they turned to.
+        stretches: by rank.
+        end: where the next turn of the history begins; None for the last one.
+    """
+
+    headers: dict[int, Header] = field(default_factory=dict)
+    start: Place = (0, 0)
+    stretches: defaultdict[int, list[Stretch]] = field(default_factory=lambda: defaultdict(list))
+    end: Place | None = None
+
+    @property
+    def header(self) -> Header:
+        return next(iter(self.headers.values()))
+
+
+@dataclass
+class Proof:
+    """Counts of rows over the history, and what is wrong in words."""
+
+    expected: int = 0
+    delivered: int = 0
+    missing: int = 0
+    repeated: int = 0
+    dropped: int = 0
+    mismatched: int = 0
+    bad: set[tuple[int, int]] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, text: str) -> None:
+        if len(self.faults) < SHOWN:
+            self.faults.append(text)
+
+
+def prove(
+    logs: Sequence[RankLog], plans: Mapping[str, PlanFacts], *, from_epoch: int = 0, epochs: int | None = None
+) -> dict[str, Any]:
+    """Hold what the ranks wrote against the plan.
+
+    Args:
+        logs: of all ranks and attempts.
+        plans: by name.
+        from_epoch: epochs before this one need not be there.
+        epochs: the epoch after the last one that must be whole; None proves up to where the last turn came.
+
+    Returns:
+        `expected` rows of the history, `delivered`, `missing`, `repeated`, `dropped` by `batch.last`, `quarantined`,
+        stretches whose digest is `mismatched`; `final`, the place that is proven up to; `attempts`, `worlds`; `faults`
+        in words; `ok`.
+
+    Raises:
+        SourceError: there is no log, or its plan is missing.
+    """
+    if not logs:
+        raise SourceError("the coverage log is empty", hint="Give the folder of loader.log")
+    missing = {log.header.plan for log in logs} - set(plans)
+    if missing:
+        raise SourceError(f"the coverage log lacks the plan {', '.join(sorted(missing))}")
+    proof = Proof()
+    _check_digests(logs, plans, proof)
+    history = list(descent(turns(logs)))
+    final = _final(history[-1])
+    at: Place = (from_epoch, 0)
+    for turn in history:
+        end = min(turn.end or final, final)
+        plan = plans[turn.header.plan]
+        if turn.start > at:
+            _skipped(at, turn.start, plan.rows, proof)
+        at = _cover(turn, max(turn.start, (from_epoch, 0)), end, plan, proof)
+    if epochs is not None and at < (epochs, 0):
+        _skipped(at, (epochs, 0), plans[history[-1].header.plan].rows, proof)
+    sizes = [turn.header.world_size for turn in history]
+    return {
+        "expected": proof.expected,
+        "delivered": proof.delivered,
+        "missing": proof.missing,
+        "repeated": proof.repeated,
+        "dropped": proof.dropped,
+        "quarantined": len(proof.bad),
+        "mismatched": proof.mismatched,
+        "first": [from_epoch, 0],
+        "final": list(final),
+        "attempts": len({log.header.attempt for log in logs}),
+        "turns": len(history),
+        "worlds": [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] != size],
+        "digest": plans[history[-1].header.plan].digest,
+        "faults": proof.faults,
+        "ok": not (proof.missing or proof.repeated or proof.mismatched),
+    }
+
+
+def turns(logs: Sequence[RankLog]) -> list[Turn]:
+    """The turns of all attempts, in the order in which they began."""
+    began: dict[str, float] = {}
+    found: defaultdict[tuple[str, int], Turn] = defaultdict(Turn)
+    for log in logs:
+        key = log.header.attempt
+        began[key] = min(began.get(key, log.header.began), log.header.began)
+        for number, start in enumerate(log.turns):
+            turn = found[key, number]
+            turn.start = min(turn.start, start) if turn.headers else start
+            turn.headers[log.header.rank] = log.header
+            turn.stretches[log.header.rank] += [each for each in log.stretches if each.turn == number]
+    order = sorted(found, key=lambda key: (began[key[0]], key[0], key[1]))
+    return [found[key] for key in order if any(found[key].stretches.values())]
+
+
+def descent(all_turns: Iterable[Turn]) -> Iterator[Turn]:
+    """The turns that the last one descends from, each up to where the next begins.
+
+    Raises:
+        SourceError: nothing was taken.
+    """
+    kept: list[Turn] = []
+    for turn in all_turns:
+        while kept and kept[-1].start >= turn.start:
+            kept.pop()  # rolled back as a whole
+        if kept:
+            kept[-1].end = turn.start
+        kept.append(turn)
+    if not kept:
+        raise SourceError("the coverage log says of no batch that it was taken")
+    kept[-1].end = None
+    yield from kept
+
+
+def _final(turn: Turn) -> Place:
+    """The place that all ranks of the last turn have reached."""
+    # A rank without a log of its own proves nothing, and holds nothing back: what it should have taken is missing.
+    return min(_reached(turn.stretches.get(rank, []), turn.start) for rank in turn.headers)
+
+
+def _reached(stretches: Sequence[Stretch], start: Place) -> Place:
+    return max(((each.epoch, each.after) for each in stretches), default=start)
+
+
+def _skipped(at: Place, start: Place, rows: int, proof: Proof) -> None:
+    """Nothing was logged between two places."""
+    gap = (start[0] - at[0]) * rows + start[1] - at[1]
+    if at[0] < start[0]:
+        gap = (rows - at[1]) + (start[0] - at[0] - 1) * rows + start[1]
+    if gap:
+        proof.expected += gap
+        proof.missing += gap
+        proof.fault(f"nothing was taken between epoch {at[0]}, row {at[1]} and epoch {start[0]}, row {start[1]}")
+
+
+def _cover(turn: Turn, start: Place, end: Place, plan: PlanFacts, proof: Proof) -> Place:
+    """Count a turn's rows from one place to another; returns the place where the next turn should begin."""
+    rows, (epoch, position) = plan.rows, start
+    shares = [
+        Share(rank, turn.header.world_size, turn.header.batch, turn.header.last)
+        for rank in range(turn.header.world_size)
+    ]
+    while (epoch, position) < end:
+        until = end[1] if epoch == end[0] else rows
+        layout = EpochLayout(plan.unit_rows, plan.order, epoch)
+        dropped = shares[0].dropped(rows - position) if until == rows else 0
+        proof.dropped += dropped
+        proof.expected += max(0, until - position - dropped)
+        for share in shares:
+            schedule = Schedule(layout, share, position)
+            own = [each for each in turn.stretches.get(share.rank, ()) if each.epoch == epoch]
+            _count(schedule, own, until, proof)
+        if until < rows:
+            return epoch, until
+        epoch, position = epoch + 1, 0
+    return max((epoch, position), end)
+
+
+def _count(schedule: Schedule, own: Sequence[Stretch], until: int, proof: Proof) -> None:
+    """Count what one rank took of an epoch, up to a position, step by step."""
+    share, epoch = schedule.share, schedule.layout.epoch
+    times = np.zeros(schedule.steps, np.int64)
+    for stretch in own:
+        low, high = (_step(schedule, place) for place in (stretch.first, stretch.after))
+        if high - low != stretch.steps:
+            proof.fault(
+                f"rank {share.rank} says {stretch.steps} steps from row {stretch.first} to {stretch.after} of epoch "
+                f"{epoch}, and its plan has {high - low}"
+            )
+            proof.mismatched += 1
+        times[max(low, 0) : max(high, 0)] += 1
+        proof.bad.update((epoch, sample) for sample in stretch.bad)
+    last = min(schedule.steps, -(-(until - schedule.position) // share.global_batch))
+    whole = min(last, (until - schedule.position) // share.global_batch, schedule.full_steps)
+    counts = np.full(last, share.batch, np.int64)
+    for index in range(max(whole, 0), last):
+        step = schedule.step(index)
+        places = run_positions(step.runs, schedule.layout.order.lanes)
+        counts[index] = min(int(np.count_nonzero(places < until)), step.valid_rows)
+    taken = times[:last]
+    proof.delivered += int(counts[taken > 0].sum())
+    for name, faulty, weight in (("missing", taken == 0, counts), ("repeated", taken > 1, counts * (taken - 1))):
+        if faulty.any():
+            number = int(weight[faulty].sum())
+            setattr(proof, name, getattr(proof, name) + number)
+            at = schedule.position + int(np.argmax(faulty)) * share.global_batch
+            if number:
+                proof.fault(f"rank {share.rank}, epoch {epoch}: {number} rows {name}, from row {at} on")
+
+
+def _step(schedule: Schedule, position: int) -> int:
+    """The step that begins at a position, the number of steps for the epoch's end."""
+    if position >= schedule.layout.rows:
+        return schedule.steps
+    return (position - schedule.position) // schedule.share.global_batch
+
+
+def _check_digests(logs: Sequence[RankLog], plans: Mapping[str, PlanFacts], proof: Proof) -> None:
+    """Every stretch's digest must be that of the plan's ids, whether it is rolled back or not."""
+    by_epoch: defaultdict[tuple[str, int], list[tuple[RankLog, Stretch]]] = defaultdict(list)
+    for log in logs:
+        for stretch in log.stretches:
+            by_epoch[log.header.plan, stretch.epoch].append((log, stretch))
+    for (name, epoch), members in sorted(by_epoch.items(), key=lambda item: item[0]):
+        plan = plans[name]
+        ids = PlannedIds(EpochLayout(plan.unit_rows, plan.order, epoch), plan.sample_ids)
+        for log, stretch in members:
+            header = log.header
+            share = Share(header.rank, header.world_size, header.batch, header.last)
+            if not _matches(ids, share, stretch):
+                proof.mismatched += 1
+                proof.fault(
+                    f"rank {header.rank}, epoch {epoch}: the ids from row {stretch.first} to {stretch.after} are not "
+                    f"the plan's (attempt {header.attempt[:8]})"
+                )
+
+
+def _matches(ids: PlannedIds, share: Share, stretch: Stretch) -> bool:
+    if not 0 <= stretch.first <= ids.layout.rows:
+        return False
+    schedule = Schedule(ids.layout, share, stretch.first)
+    if stretch.steps > schedule.steps:
+        return False
+    found = [np.zeros(0, np.int64)]
+    for index in range(stretch.steps):
+        step = schedule.step(index)
+        found.append(ids.of(step.runs)[: step.valid_rows])
+    return digest_of(np.concatenate(found)) == stretch.digest

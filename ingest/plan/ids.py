@@ -1,0 +1,63 @@
+"""The sample ids that a plan delivers, given back by the plan alone: what a log of positions stands for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.plan.lanes import LaneRows, positions
+from ingest.plan.layout import EpochLayout
+
+KEPT_WINDOWS = 256  # a rank has about as many open as lanes, and goes through each once
+
+SampleIds = Callable[[int, "NDArray[np.int64] | None"], NDArray[np.int64]]
+
+
+class PlannedIds:
+    """The rows of an epoch, as sample ids.
+
+    Args:
+        layout: the epoch's.
+        sample_ids: of a unit and some of its rows (all when None), numbered as the layout numbers them.
+    """
+
+    def __init__(self, layout: EpochLayout, sample_ids: SampleIds) -> None:
+        self.layout, self._sample_ids = layout, sample_ids
+        self._windows: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
+
+    def of(self, runs: LaneRows) -> NDArray[np.int64]:
+        """Int64 (rows,): the ids of runs of lane rows, in their order."""
+        out = [np.zeros(0, np.int64)]
+        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
+            starts = self.layout.lane(lane).row_start
+            at, end = start, start + count
+            while at < end:
+                window = int(np.searchsorted(starts, at, side="right")) - 1
+                first, until = int(starts[window]), min(end, int(starts[window + 1]))
+                out.append(self._window(lane, window)[at - first : until - first])
+                at = until
+        return np.concatenate(out)
+
+    def _window(self, lane: int, window: int) -> NDArray[np.int64]:
+        key = (lane, window)
+        if key not in self._windows:
+            rows = self.layout.lane(lane)
+            ids = []
+            for piece in range(rows.piece_start[window], rows.piece_start[window + 1]):
+                unit = int(rows.unit[piece])
+                kept = self.layout.piece_rows(unit, int(rows.begin[piece]), int(rows.end[piece]))
+                ids.append(self._sample_ids(unit, kept))
+            self._windows[key] = np.concatenate(ids)[self.layout.window_order(lane, window)]
+            if len(self._windows) > KEPT_WINDOWS:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(key)
+        return self._windows[key]
+
+
+def run_positions(runs: LaneRows, lanes: int) -> NDArray[np.int64]:
+    """Int64 (rows,): the place in the epoch of each row of some runs."""
+    rows = [np.arange(start, start + count) for start, count in zip(runs.start, runs.count, strict=True)]
+    return positions(np.repeat(runs.lane, runs.count), np.concatenate([np.zeros(0, np.int64), *rows]), lanes)
