@@ -15,6 +15,7 @@ ORDER_UNITS, ORDER_ROWS, ORDER_WINDOW, AUGMENT = 1, 2, 3, 4  # separate streams 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 13
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -72,14 +73,16 @@ def permutation(seed: int, stream: int, major: int, key: int, n: int) -> NDArray
         return np.zeros(n, np.int64)
     base = bits(seed, stream, major, np.array([key], np.int64))[0]
     out = np.empty(n, np.uint64)
-    for start in range(0, n, 1 << 20):  # chunks bound the memory of a window of any size
-        index = np.arange(start, min(n, start + (1 << 20)), dtype=np.uint64)
+    for start in range(0, n, _BLOCK):  # a block's arrays stay in the processor's cache
+        index = np.arange(start, min(n, start + _BLOCK), dtype=np.uint64)
         counter = np.empty((4, len(index)), np.uint64)
         counter[0], counter[1] = index & _LOW, index >> _SHIFT
         counter[2], counter[3] = base[0] & _LOW, base[0] >> _SHIFT
         c = philox4x32(counter, (int(base[1] & _LOW), int(base[1] >> _SHIFT)))
         out[start : start + len(index)] = c[0] << _SHIFT | c[1]
-    return np.argsort(out, kind="stable")
+    order = np.argsort(out)  # several times as fast as a stable sort, and the same where no two numbers are
+    sorted_ = out[order]
+    return np.argsort(out, kind="stable") if (sorted_[1:] == sorted_[:-1]).any() else order
 
 
 def hashes(seed: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -110,3 +110,8 @@ def test_known_hashes():
     assert rng.hashes(1234567, np.arange(5)).tolist() == known
     assert rng.hashes(1234567, np.array([4, 0])).tolist() == [known[4], known[0]]
     assert rng.hashes(2**63 - 1, np.array([2**62])).dtype == np.uint64
+
+
+def test_equal_numbers_keep_their_order(monkeypatch):
+    monkeypatch.setattr(rng, "philox4x32", lambda counter, _: np.zeros_like(counter))
+    assert rng.permutation(0, rng.ORDER_ROWS, 0, 0, 1000).tolist() == list(range(1000))
