@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ingest import cli_auth
+from ingest.documents import read_yaml
 from ingest.errors import ClusterError, IngestError, SpecError
 from ingest.spec import Spec
 
@@ -45,7 +46,7 @@ def load_spec(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sp
     spec = Spec.load(path)
     if not overrides:
         return spec
-    values: dict[str, Any] = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    values: dict[str, Any] = read_yaml(Path(path).read_text(encoding="utf-8"))
     for override in overrides:
         _override(values, override)
     return Spec.load(values)
@@ -56,7 +57,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not equals or not all(dotted.split(".")):
         raise SpecError(f"--set {override}: is not section.key=VALUE", hint="For example --set batch.size=64")
     try:
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
     except yaml.YAMLError as error:
         raise SpecError(f"--set {override}: the value is not YAML: {error}") from None
     *parents, last = dotted.split(".")

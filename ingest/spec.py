@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,14 +18,13 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
-    PositiveFloat,
-    PositiveInt,
     TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
 
+from ingest.documents import read_yaml
 from ingest.errors import SpecError
 from ingest.ops import RECIPES, Clip, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
@@ -32,6 +32,8 @@ from ingest.predicate import parse
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Recipe = Literal["imagenet_train", "imagenet_eval", "audio_waveform", "audio_mel", "video_clip", "none"]
 
 
@@ -39,6 +41,10 @@ class Section(BaseModel):
     """A frozen part of the spec that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _refuse(name: str, value: str, *later: str) -> None:
@@ -60,8 +66,8 @@ class Storage(Section):
     proxy_url: str | None = Field(None, description="an HTTP proxy; else the environment's HTTPS_PROXY and NO_PROXY")
     ca_file: str | None = Field(None, description="certificates to trust besides the usual ones, PEM")
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every request; never a credential")
-    retry_s: PositiveFloat = Field(30.0, description="how long a request that fails is asked for again, in seconds")
-    concurrency: PositiveInt | Auto = Field("auto", description="requests of one process and bucket at a time")
+    retry_s: Amount = Field(30.0, description="how long a request that fails is asked for again, in seconds")
+    concurrency: Count | Auto = Field("auto", description="requests of one process and bucket at a time")
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # headers are a dict
@@ -106,9 +112,7 @@ class FeatureType(Section):
     """The type of a feature of TFRecord Examples."""
 
     dtype: Literal["int64", "float32", "bytes", "string"] = Field(description="string is UTF-8, bytes are anything")
-    shape: tuple[PositiveInt | None, ...] = Field(
-        (), description="[] one value, [13] so many, [null] a list of any length"
-    )
+    shape: tuple[Count | None, ...] = Field((), description="[] one value, [13] so many, [null] a list of any length")
     default: int | float | str | list[int] | list[float] | list[str] | None = Field(
         None, description="stands where the feature is missing; that is an error when left out"
     )
@@ -118,6 +122,8 @@ class FeatureType(Section):
     def _one_axis_or_fixed(cls, value: tuple[int | None, ...]) -> tuple[int | None, ...]:
         if None in value and len(value) > 1:
             raise ValueError(f"is {list(value)}; a list of any length has one axis, [null]")
+        if math.prod(size or 1 for size in value) >= 2**31:
+            raise ValueError(f"is {list(value)}, more values than a row may hold")
         return value
 
 
@@ -133,7 +139,7 @@ class Cache(Section):
     """What each node keeps on its own disk of what it has read from a store."""
 
     path: str | None = Field(None, description="a directory on each node; nothing is kept when left out")
-    bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(None, description="that it may fill, on each node")
+    bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] | None = Field(None, description="that it may fill, on each node")
     decoded: bool = Field(False, description="keep decoded images too; not there yet")
 
     @model_validator(mode="after")
@@ -175,7 +181,7 @@ class Source(Section):
         default_factory=dict,
         description="output name: the strings that become 0, 1, ...; auto: all that the data holds, sorted",
     )
-    limit: PositiveInt | None = Field(
+    limit: Annotated[int, Field(gt=0, lt=2**63)] | None = Field(
         None, description="the first rows only, in sorted file order, of those that `where` and `split` leave"
     )
     schema_: dict[str, FeatureType] = Field(
@@ -189,22 +195,29 @@ class Source(Section):
     @field_validator("path", mode="before")
     @classmethod
     def _not_empty(cls, value: Any) -> Any:
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if not value or (isinstance(value, (list, tuple)) and not all(value)):
+        paths = [os.fspath(path) if isinstance(path, os.PathLike) else path for path in _several(value)]
+        if not paths or any(path is None or (isinstance(path, str) and not path.strip()) for path in paths):
             raise ValueError("is empty: give a directory, a file, a glob or a list of them")
-        for path in [value] if isinstance(value, str) else value:
+        for path in paths:
+            if not isinstance(path, str):
+                wrong = f"is {path!r}: give a directory, a file, a glob or a list of them"
+                raise ValueError(wrong)  # noqa: TRY004  # pydantic reports ValueErrors alone
+            if "\0" in path:
+                raise ValueError("has a null character in it")
             azure = re.match(r"abfss?://[^/@:]+@[^/@:]+/", str(path))  # container@account
             if not azure and re.match(r"[^/]+://[^/]*@", str(path)):  # the message must not repeat it
                 raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
             if re.match(r"https?://[^?]*\?.*(sig|signature|token|credential)=", str(path), re.IGNORECASE):
                 raise ValueError("has a signature in its URL, which would be logged: give the bucket's own URL instead")
-        return value
+        return paths if isinstance(value, (list, tuple)) else paths[0]
 
     @field_validator("columns", mode="before", json_schema_input_type=dict[str, str] | list[str] | None)
     @classmethod
     def _columns_as_mapping(cls, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
+            twice = [name for i, name in enumerate(value) if name in value[:i]]
+            if twice:
+                raise ValueError(f"names {twice[0]!r} twice")
             return {name: name for name in value}
         return value
 
@@ -253,11 +266,11 @@ class Order(Section):
     shuffle: Literal["none", "window", "full"] = Field(
         "window", description="file order, permuted within windows, or over all that a rank reads"
     )
-    window_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+    window_bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] = Field(
         ByteSize(256 << 20), description="read ahead for shuffling, per rank"
     )
-    interleave: PositiveInt | Auto = Field("auto", description="units per window")
-    lanes: PositiveInt | Auto = Field("auto", description="a power of two")
+    interleave: Count | Auto = Field("auto", description="units per window")
+    lanes: Count | Auto = Field("auto", description="a power of two")
 
     @field_validator("lanes")
     @classmethod
@@ -271,9 +284,9 @@ class Order(Section):
 class Read(Section):
     """How read tasks run."""
 
-    readers: PositiveInt | Auto = Field("auto", description="read tasks of one rank that run at a time")
-    cpus: PositiveFloat = Field(1.0, description="CPUs that Ray counts for each read task")
-    resources: dict[str, PositiveFloat] = Field(
+    readers: Count | Auto = Field("auto", description="read tasks of one rank that run at a time")
+    cpus: Amount = Field(1.0, description="CPUs that Ray counts for each read task")
+    resources: dict[str, Amount] = Field(
         default_factory=dict, description="custom resources that Ray counts for each read task"
     )
     labels: dict[str, str] = Field(
@@ -325,10 +338,12 @@ class Augment(Section):
     placement: Literal["actor", "trainer"] = Field(
         "actor", description="in actors beside the trainer, or in the trainer's own process"
     )
-    actors_per_trainer: PositiveInt = Field(1, description="augmentation actors of each rank")
-    cpus: Annotated[float, Field(ge=0)] = Field(0.0, description="CPUs that Ray counts for each augmentation actor")
-    gpus: Annotated[float, Field(gt=0)] = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
-    threads: PositiveInt | Auto = Field("auto", description="decoding threads of each augmentation actor")
+    actors_per_trainer: Count = Field(1, description="augmentation actors of each rank")
+    cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="CPUs that Ray counts for each augmentation actor"
+    )
+    gpus: Amount = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
+    threads: Count | Auto = Field("auto", description="decoding threads of each augmentation actor")
 
     @model_validator(mode="after")
     def _one_of(self) -> Augment:
@@ -378,8 +393,8 @@ class Augment(Section):
 class Batch(Section):
     """How many rows a step takes."""
 
-    size: PositiveInt | None = Field(None, description="rows per trainer and step; 256 when neither size is given")
-    global_size: PositiveInt | None = Field(None, description="rows per step over all trainers, whatever their number")
+    size: Count | None = Field(None, description="rows per trainer and step; 256 when neither size is given")
+    global_size: Count | None = Field(None, description="rows per step over all trainers, whatever their number")
     last: Literal["drop", "pad", "keep"] = Field(
         "drop", description="the rows that do not fill a global batch: left out, filled up, or a smaller batch"
     )
@@ -414,8 +429,8 @@ class LoaderOptions(Section):
     """What the trainer receives, and how far ahead."""
 
     framework: Literal["numpy", "torch", "jax", "tf"] = Field("numpy", description="what arrays the trainer receives")
-    prefetch_batches: PositiveInt | Auto = Field("auto", description="ready batches kept ahead of the trainer")
-    timeout_s: PositiveFloat = Field(300.0, description="no batch for so long is an error that says what is waited for")
+    prefetch_batches: Count | Auto = Field("auto", description="ready batches kept ahead of the trainer")
+    timeout_s: Amount = Field(300.0, description="no batch for so long is an error that says what is waited for")
     log: str | None = Field(
         None, description="a folder, any fsspec URL, that keeps what each rank was given, for `ingest verify --log`"
     )
@@ -493,11 +508,15 @@ class Spec(Section):
         if isinstance(spec, Spec):
             return spec
         if isinstance(spec, Mapping):
-            return cls(**spec)
+            return cls(**{str(key): value for key, value in spec.items()})
+        if not isinstance(spec, (str, os.PathLike)):
+            raise SpecError(
+                f"a spec is a Spec, a mapping or the path of a YAML file, and this is a {type(spec).__name__}"
+            )
         path = Path(spec)
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            values = read_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no path
             raise SpecError(f"the spec cannot be read: {error}", path=str(path)) from None
         except yaml.YAMLError as error:
             raise SpecError(f"the spec is not YAML: {error}", path=str(path)) from None

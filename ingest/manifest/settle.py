@@ -17,6 +17,8 @@ from ingest.manifest.selection import Kept, select
 from ingest.manifest.where import bind
 from ingest.spec import FeatureType, Source
 
+SHOWN = 200  # characters of a filter that a message repeats
+
 
 def settle(
     manifest: Manifest,
@@ -106,7 +108,9 @@ def _selected(manifest: Manifest, source: Source, kept: Kept | None) -> Manifest
 def _nothing_left(manifest: Manifest, source: Source, kept: Kept | None) -> str:
     text = f"no row is left of {manifest.rows}"
     if kept is not None:
-        text += f": source.where, {source.where!r}, keeps {int(kept.rows.sum())} of them"
+        where = source.where or ""
+        shown = where if len(where) <= SHOWN else where[:SHOWN] + "..."
+        text += f": source.where, {shown!r}, keeps {int(kept.rows.sum())} of them"
     if source.split is not None and (kept is None or kept.rows.any()):
         share = source.split.of[source.split.take]
         text += f"{':' if kept is None else ', and'} source.split takes '{source.split.take}', a share of {share:g}"

@@ -106,10 +106,15 @@ class Feature:
         if self.kind == "bytes" and isinstance(value, (bytes, str)):
             return value.encode() if isinstance(value, str) else value
         if self.kind == "float" and isinstance(value, (int, float)):
+            if _FLOAT32_MOST < abs(value) < math.inf:
+                raise SchemaError(f"feature '{self.name}': the default {value!r} is larger than a float32 can be")
             return float(value)
         if self.kind == "int64" and isinstance(value, int) and -(2**63) <= value < 2**63:
             return int(value)
         raise SchemaError(f"feature '{self.name}': the default {value!r} is not of kind {self.kind}")
+
+
+_FLOAT32_MOST = float(np.finfo(np.float32).max)
 
 
 def varint(value: int) -> bytes:

@@ -353,6 +353,7 @@ def test_room_is_made_for_lists_that_grow_late():
         ({"shape": (-1,)}, "shape"),
         ({"default": 1.5}, "not of kind int64"),
         ({"default": 2**63}, "not of kind int64"),
+        ({"kind": "float", "default": 1e300}, "larger than a float32"),
         ({"default": [1, 2]}, "has 1 values, the default 2"),
         ({"shape": (None,), "default": 0}, "no default"),
         ({"name": "\ud800"}, "UTF-8"),

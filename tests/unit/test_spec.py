@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
+from pathlib import Path
 
 import jsonschema
 import pydantic
@@ -215,6 +217,8 @@ def test_credentials_have_no_place_and_are_not_repeated():
     ("content", "said"),
     [
         (b"source: [", "is not YAML"),
+        (b"source: {path: /a, path: /b}", "'path' is there twice"),
+        (b"source: {path: /a}\nsource: {path: /b}", "'source' is there twice"),
         (b"- a\n- b\n", "is not a mapping"),
         (b"", "is not a mapping"),
         (b"\xff\xfe\xff", "cannot be read"),
@@ -355,3 +359,58 @@ def test_how_a_filter_is_written_and_parts_are_ordered_decides_nothing():
 
 
 GOLDEN = "cdd11fad30e7b01c"
+
+
+def test_a_merged_key_may_be_overridden(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text("source: &a {path: /a, limit: 3}\nbatch: {<<: {size: 4}, size: 8}\n", encoding="utf-8")
+    assert Spec.load(path).batch.size == 8
+
+
+@pytest.mark.parametrize("spec", [None, 3, [], b"spec.yaml"])
+def test_what_is_no_spec_is_refused(spec):
+    with pytest.raises(SpecError, match="the path of a YAML file, and this is a"):
+        Spec.load(spec)
+
+
+def test_names_that_are_no_strings_are_unknown_keys():
+    with pytest.raises(SpecError, match="1: unknown key"):
+        Spec.load({"source": {"path": "/a"}, 1: 2})
+
+
+@pytest.mark.parametrize("path", [3, dt.date(2024, 1, 1), b"/a", ["/a", 3], "  ", "a\0b", {}])
+def test_a_path_that_is_none_is_refused(path):
+    with pytest.raises(SpecError, match=r"source\.path"):
+        Spec(source={"path": path})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("source", "limit", 10**30),
+        ("source", "columns", ["a", "a"]),
+        ("order", "lanes", 2**70),
+        ("order", "interleave", 10**30),
+        ("order", "window_bytes", 10**30),
+        ("read", "cpus", float("inf")),
+        ("read", "readers", 10**12),
+        ("augment", "gpus", float("inf")),
+        ("batch", "size", 10**30),
+        ("loader", "prefetch_batches", 10**30),
+    ],
+)
+def test_numbers_beyond_all_use_are_refused(section, key, value):
+    with pytest.raises(SpecError, match=rf"{section}\.{key}"):
+        Spec(**{"source": {"path": "/a"}, section: {"path": "/a", key: value} if section == "source" else {key: value}})
+
+
+@pytest.mark.parametrize("shape", [[10**12], [10**5, 10**5]])
+def test_a_shape_that_no_row_holds_is_refused(shape):
+    with pytest.raises(
+        SpecError, match=r"source\.schema\.x\.shape.*(more values than a row may hold|less than 2147483648)"
+    ):
+        Spec(source={"path": "/a", "schema": {"x": {"dtype": "int64", "shape": shape, "default": 0}}})
+
+
+def test_paths_may_be_given_as_such():
+    assert Spec(source={"path": [Path("/a"), "/b"]}).source.paths == ("/a", "/b")
