@@ -32,7 +32,7 @@ from ingest.loader.convert import converter
 from ingest.loader.coverage import PLAN_SUFFIX, CoverageLog, Header, PlanFacts
 from ingest.loader.prefetch import Prefetcher, Timings
 from ingest.loader.quarantine import SUFFIX, Quarantine, Record, decode
-from ingest.loader.ragged import shape
+from ingest.loader.ragged import empty_lists, shape
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
@@ -146,6 +146,7 @@ class Loader:
                 f"({self._share.batch} rows on each of {self.world_size} ranks), and batch.last is 'drop': no step",
                 hint="Use a smaller batch, or batch.last: pad or keep",
             )
+        self._empty_lists = empty_lists(manifest.schema, spec.batch.ragged)
         self._cpus = cpus
         self._holder: list[Prefetcher] = []
         self._configure(order)
@@ -361,7 +362,8 @@ class Loader:
         """In the prefetching thread: the arrays of a batch, with ids, in the trainer's framework."""
         info, arrays = fetched
         bad: list[Bad] = arrays.get(BAD, [])
-        arrays = shape({name: array for name, array in arrays.items() if name != BAD}, self.spec.batch.ragged)
+        arrays = {name: array for name, array in arrays.items() if name != BAD}
+        arrays = shape(arrays, self.spec.batch.ragged, self._empty_lists)
         counted = [each for each in bad if each.slot < info.valid_rows]
         if counted:
             self._record(info, counted)

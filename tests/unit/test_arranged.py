@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from plans import first_ids, sizes_of
 
 from ingest.augment.collate import collate
-from ingest.errors import ReadError
+from ingest.errors import ReadError, SchemaError
 from ingest.loader.arranged import Arranged, join
-from ingest.loader.ragged import Ragged, shape
+from ingest.loader.ragged import Ragged, empty_lists, shape
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import gather_reads
 from ingest.plan.schedule import Schedule, Share
@@ -145,3 +145,21 @@ def test_images_of_different_sizes_and_python_values_stay_as_they_are():
     out = shape({"image": images, "text": text}, "padded")
     assert out["image"] is images
     assert out["text"] is text
+
+
+@pytest.mark.parametrize(("form", "beside"), [("padded", "x_length"), ("offsets", "x_offsets")])
+def test_a_batch_of_null_lists_alone_has_the_form_of_any_other(form, beside):
+    schema = pa.schema([("x", pa.list_(pa.float32())), ("nested", pa.list_(pa.list_(pa.int8())))])
+    nulls = np.array([None, None], object)
+    out = shape({"x": nulls, "nested": nulls}, form, empty_lists(schema, form))
+    assert list(out) == ["x", beside, "nested"]
+    assert (out["x"].dtype, out["x"].size) == (np.float32, 0)
+    assert out[beside].tolist() == ([0, 0] if form == "padded" else [0, 0, 0])
+
+
+@pytest.mark.parametrize(("form", "beside"), [("padded", "x_length"), ("offsets", "x_offsets")])
+def test_what_lies_beside_lists_takes_no_columns_place(form, beside):
+    schema = pa.schema([("x", pa.list_(pa.int8())), (beside, pa.int64())])
+    with pytest.raises(SchemaError, match=f"batch.ragged: {form} puts '{beside}' beside the lists of 'x'"):
+        empty_lists(schema, form)
+    assert list(empty_lists(schema, "arrays")) == ["x"]
