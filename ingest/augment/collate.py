@@ -172,14 +172,34 @@ def to_numpy(array: pa.Array, name: str) -> NDArray[Any]:
         if array.null_count and not (pt.is_floating(kind) or pt.is_temporal(kind)):
             raise ReadError(
                 f"column '{name}' is {kind} and holds {array.null_count} nulls in this batch; NumPy has no null for it",
-                hint=f"Give source.fill: {{{name}: VALUE}}",
+                hint=f"Give source.fill: {{{name}: VALUE}}; it fills no nulls inside lists",
             )
         return _numbers(array) if pt.is_integer(kind) or pt.is_floating(kind) else array.to_numpy(zero_copy_only=False)
     if pt.is_fixed_size_list(kind):
         return _fixed_lists(array, name)
     if is_plain_list(kind):
         return _lists(array, name)
-    return _objects(array.to_pylist())
+    return _python(array, name)
+
+
+def _python(array: pa.Array, name: str) -> NDArray[np.object_]:
+    """Python values.
+
+    Raises:
+        ReadError: Python has none: a date beyond the year 9999, a time of day to the nanosecond, a struct with two
+            fields of one name, a string that is not UTF-8.
+    """
+    hint = "Leave the column out: name the others in source.columns"
+    if pt.is_time64(array.type) and array.type.unit == "ns":
+        lost = np.flatnonzero(_numbers(array.cast(pa.int64()).fill_null(0)) % 1000)
+        if len(lost):
+            raise ReadError(f"column '{name}' holds a time of day to the nanosecond, which Python has not", hint=hint)
+    try:
+        return _objects(array.to_pylist())
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise ReadError(
+            f"column '{name}' is {array.type}, with a value that Python has not: {error}", hint=hint
+        ) from error
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:

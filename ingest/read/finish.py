@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import ReadError
-from ingest.manifest.columns import Column, output_type
+from ingest.manifest.columns import Column, is_list, output_type
 from ingest.manifest.listing import HIVE_NULL
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer
@@ -116,12 +116,55 @@ def _inside(array: pa.ChunkedArray, column: Column, schema: pa.Schema) -> pa.Chu
 def _cast(array: pa.ChunkedArray, kind: pa.DataType, where: Where, source: str) -> pa.ChunkedArray:
     if isinstance(array.type, pa.BaseExtensionType):
         array = pa.chunked_array([chunk.storage for chunk in array.chunks], array.type.storage_type)
-    if array.type == kind:
-        return array
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = pa.chunked_array([_list_of(chunk) for chunk in array.chunks], pa.large_list(array.type.value_type))
     try:
-        return array.cast(kind)
+        cast = array if array.type == kind else array.cast(kind)
+        check_text(cast, where, source)
     except pa.ArrowException as error:
         raise ReadError(f"column '{source}' does not fit {kind}: {error}", path=where.entry.url) from error
+    return cast
+
+
+def _list_of(views: pa.Array) -> pa.LargeListArray:
+    """List views as lists (pyarrow 26 casts those with nulls to arrays that are not valid)."""
+    lengths = pc.fill_null(pc.list_value_length(views), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), views.flatten(), mask=pc.is_null(views))
+
+
+def check_text(array: pa.ChunkedArray, where: Place, source: str) -> None:
+    """Refuse strings that are not UTF-8: Parquet's writers do not look, nor do its readers.
+
+    Raises:
+        ReadError: the first such row; of strings inside lists and structs, the column.
+    """
+    kind = array.type
+    if not _holds_text(kind):
+        return
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        array.validate(full=True)
+        return
+    data = array.cast(pa.large_binary())
+    try:
+        data.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(data):
+            try:
+                (value.as_py() or b"").decode()
+            except UnicodeDecodeError as error:
+                raise ReadError(
+                    f"column '{source}' is a string, and holds {error.object[:40]!r} here, which is not UTF-8",
+                    path=where.entry.url,
+                    row=where.file_row(row),
+                    hint="Write such values as binary, or leave the column out",
+                ) from None
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    return any(_holds_text(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _class_type(column: Column | None, partition: str | None) -> pa.DataType:
@@ -200,9 +243,10 @@ def without_nulls(array: pa.ChunkedArray, value: Any, where: Place, name: str) -
     Raises:
         ReadError: the first such row.
     """
+    kind = array.type
+    _check_inside(array, where, name)
     if not array.null_count:
         return array
-    kind = array.type
     if value is not None:
         return pc.fill_null(array, pa.scalar(value, kind))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
@@ -214,3 +258,44 @@ def without_nulls(array: pa.ChunkedArray, value: Any, where: Place, name: str) -
             hint=f"Say what stands for a null: source.fill: {{{name}: 0}}",
         )
     return array
+
+
+def _check_inside(array: pa.ChunkedArray, where: Place, name: str) -> None:
+    """Refuse nulls inside lists of integers or booleans, and null lists of a fixed size of them.
+
+    Raises:
+        ReadError: the first such row.
+    """
+    if not is_list(array.type):
+        return
+    kind, fixed = array.type.value_type, pa.types.is_fixed_size_list(array.type)
+    while fixed and pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        return
+    first = 0
+    for chunk in array.chunks:
+        row = _null_inside(chunk)
+        if row is not None:
+            raise ReadError(
+                f"column '{name}' is {array.type} and has a null {'' if fixed else 'inside its list '}here, for which "
+                f"NumPy has no {kind}",
+                path=where.entry.url,
+                row=where.file_row(first + row),
+                hint="Write the data without it, or leave the column out",
+            )
+        first += len(chunk)
+
+
+def _null_inside(lists: pa.Array) -> int | None:
+    """The first row of an array of lists that has a null inside; of fixed-size ones, that has one or is null."""
+    fixed = pa.types.is_fixed_size_list(lists.type)
+    if fixed and lists.null_count:
+        return int(pc.index(pc.is_null(lists), True).as_py())
+    inner = lists.flatten()
+    at = _null_inside(inner) if pa.types.is_fixed_size_list(inner.type) else None
+    if at is None and inner.null_count:
+        at = int(pc.index(pc.is_null(inner), True).as_py())
+    if at is None:
+        return None
+    return at // lists.type.list_size if fixed else int(pc.list_parent_indices(lists)[at].as_py())

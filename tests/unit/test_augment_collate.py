@@ -202,3 +202,22 @@ def test_no_rows_keep_the_dtype():
     chunkless = pa.table({"n": pa.chunked_array([], pa.int8())})
     assert collate([(chunkless, rows())])["n"].dtype == np.int8
     assert collate([]) == {}
+
+
+_NOT_UTF_8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.StructArray.from_arrays([pa.array([10**7], pa.int32()).cast(pa.date32())], ["t"]),
+        pa.StructArray.from_arrays([pa.array([2**62], pa.timestamp("us"))], ["t"]),
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["t", "t"]),
+        pa.array([86_399_999_999_999], pa.time64("ns")),
+        pa.ListArray.from_arrays([0, 1], _NOT_UTF_8),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_values_that_python_has_not_are_an_error_that_names_the_column(array):
+    with pytest.raises(ReadError, match=r"column 'x'.*Python has not.*Leave the column out"):
+        collate([(pa.table({"x": array}), rows(0))])

@@ -311,3 +311,38 @@ def test_a_nested_column_over_2_gib_in_one_group(tmp_path):  # P04
     assert len(manifest.units) == 1
     got = read_window([Piece(manifest.files[0], 0, None)], manifest.schema, manifest.columns, Storage(), {})
     assert (len(got), got.nbytes > 2 << 30) == (2200, True)
+
+
+def test_a_string_that_is_not_utf_8_is_named_by_its_row(tmp_path):
+    raw = pa.array([b"ok", b"\xff\xfe", b"z"])
+    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    write(tmp_path, {"x": text, "n": [1, 2, 3]})
+    with pytest.raises(ReadError, match=r"column 'x' is a string, and holds b'\\xff\\xfe' here.*row 1"):
+        read_all(tmp_path)
+    assert read_all(tmp_path, columns=["n"])["n"].to_pylist() == [1, 2, 3]
+    write(tmp_path, {"x": pa.ListArray.from_arrays([0, 1, 3], text)})
+    with pytest.raises(ReadError, match=r"column 'x'.*UTF8"):
+        read_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "row"),
+    [
+        ([[1], [], [2, None]], pa.list_(pa.int64()), 2),
+        ([[True, None], [True]], pa.large_list(pa.bool_()), 0),
+        ([[1, 2], None], pa.list_(pa.int32(), 2), 1),
+        ([[1, 2], [3, 4], [5, None]], pa.list_(pa.int32(), 2), 2),
+        ([[[1], [2]], [[3], [None]]], pa.list_(pa.list_(pa.int8(), 1), 2), 1),
+    ],
+    ids=str,
+)
+def test_nulls_inside_lists_of_integers_are_named_by_their_row(tmp_path, values, kind, row):
+    write(tmp_path, {"x": pa.array([*values], kind)}, row_group_size=1)
+    with pytest.raises(ReadError, match=f"column 'x' is .*list.* null .*row {row}"):
+        read_all(tmp_path)
+
+
+def test_list_views_with_nulls_are_lists(tmp_path):
+    values = [[1, 2], None, [], [3]]
+    write(tmp_path, {"x": pa.array(values, pa.list_view(pa.int64()))})
+    assert read_all(tmp_path)["x"].to_pylist() == values
