@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/.installed
 TORCH ?= torch>=2.6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-torch test test-slow lint format demo clean
+.PHONY: help setup setup-torch test test-slow lint format demo demo-clicks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: setup ## put the code into ruff's format
 
 demo: setup ## the whole flow on this machine, against an embedded S3 server
 	$(PY) -m jobs.demo
+
+demo-clicks: setup ## the same with click logs as TFRecord and an embedding model
+	$(PY) -m jobs.demo_clicks
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

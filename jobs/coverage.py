@@ -10,6 +10,7 @@ import numpy as np
 
 from ingest.plan.schedule import Share
 from ingest.spec import Spec
+from jobs.clicks import auc
 
 
 class Coverage:
@@ -62,6 +63,7 @@ def facts(parts: Sequence[Sequence[dict[str, Any]]], share: Share, seconds: floa
     ids = np.concatenate([rank["ids"] for rank in ranks])
     distinct = len(np.unique(ids[(ids >= 0) & (ids < before["rows"])]))
     losses = np.concatenate([rank["losses"] for rank in ranks])
+    scores, labels = (np.concatenate([rank[name] for rank in ranks]) for name in ("scores", "labels"))
     steps = [sum(rank["steps"] for rank in of_rank) for of_rank in zip(*parts, strict=True)]
     first, last = _losses(parts, 0), _losses(reversed(parts), -1)
     return {
@@ -77,6 +79,7 @@ def facts(parts: Sequence[Sequence[dict[str, Any]]], share: Share, seconds: floa
         "loss": float(losses.mean()) if len(losses) else None,
         "loss_first": first,
         "loss_last": last,
+        "auc": auc(scores, labels),
         "seconds": seconds,
         "samples_per_s": len(ids) / seconds,
     }
@@ -98,6 +101,8 @@ def line(epoch: dict[str, Any]) -> str:
         if epoch["loss"] is not None
         else "no valid rows"
     )
+    if epoch["auc"] is not None:
+        loss += f", AUC {epoch['auc']:.3f}"
     return (
         f"epoch {epoch['epoch']}: {loss} in {epoch['steps']} steps, {epoch['samples_per_s']:,.0f} samples/s; "
         f"coverage: expected {epoch['expected']:,}, missing {epoch['missing']}, repeated {epoch['repeated']}, "

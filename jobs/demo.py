@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -54,17 +55,22 @@ def demo(rows: int = ROWS) -> int:
         # A cluster elsewhere could not reach a server on this machine's loopback.
         os.environ.pop("RAY_ADDRESS", None)
         with cluster_session(object_store_memory=OBJECT_STORE_BYTES):
-            return steps(load_spec(path))
+            return steps(load_spec(path))[0]
 
 
-def steps(spec: Spec) -> int:
-    """Index, plan, train, and judge, on the cluster in use."""
+def steps(spec: Spec, kind: str = "auto") -> tuple[int, dict[str, Any]]:
+    """Index, plan, train, and judge, on the cluster in use; returns the exit status and what the training came to.
+
+    Args:
+        spec: what to train on.
+        kind: of model, as `python -m jobs.train --model` has them.
+    """
     say("ingest index")
     finish("index", cli_plan.index(spec, None), None)
     say(f"ingest plan --world-size {TRAINERS}")
     finish("plan", cli_plan.plan(spec, TRAINERS, None), None)
-    say(f"python -m jobs.train --trainers {TRAINERS} --epochs {EPOCHS}")
-    result = train(Task.of(spec, epochs=EPOCHS, classes=CLASSES), Run(TRAINERS))
+    say(f"python -m jobs.train SPEC --model {kind} --trainers {TRAINERS} --epochs {EPOCHS}")
+    result = train(Task.of(spec, kind=kind, epochs=EPOCHS, classes=CLASSES), Run(TRAINERS))
     for rank in result["ranks"]:
         print(f"rank {rank['rank']}: " + ", ".join(f"{name} {humane(name, rank[name])}" for name in REPORTED))
     epochs = result["epochs"]
@@ -76,7 +82,7 @@ def steps(spec: Spec) -> int:
         f"the loss {'fell' if learnt else 'DID NOT FALL'} from {epochs[0]['loss_first']:.3f} "
         f"to {epochs[-1]['loss_last']:.3f}"
     )
-    return OK if result["ok"] and learnt else FAULT
+    return OK if result["ok"] and learnt else FAULT, result
 
 
 def say(text: str) -> None:

@@ -65,7 +65,7 @@ def write_images(
         for number, count in enumerate(file_rows(rows, files, spread)):
             made = pool.map(lambda row: _sample(photos, noise, seed, row, size), range(first, first + count))
             name = f"part-{number:05d}.parquet"
-            written.append(_put(target, name, _parquet(made, rows_per_group), endpoint_url))
+            written.append(put(target, name, _parquet(made, rows_per_group), endpoint_url))
             first += count
     return written
 
@@ -120,7 +120,8 @@ def _parquet(samples: Iterator[dict[str, Any]], rows_per_group: int) -> bytes:
     return bytes(out.getvalue())
 
 
-def _put(target: str | os.PathLike[str], name: str, data: bytes, endpoint_url: str | None) -> str:
+def put(target: str | os.PathLike[str], name: str, data: bytes, endpoint_url: str | None) -> str:
+    """Write a file into a directory, made where it is missing, or under an `s3://` prefix; returns its path or URL."""
     target = os.fspath(target)
     if target.startswith("s3://"):
         url = f"{target.rstrip('/')}/{name}"

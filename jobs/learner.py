@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingest import Loader, Spec
 from ingest.engine.cluster import PerTrainer
 from ingest.errors import SchemaError, SpecError
-from jobs.models import Parameters, make_model
+from jobs.clicks import ClickNet, ClickRegression, Clicks
+from jobs.models import Model, Net, Parameters, Softmax
+
+CLICKS = ("clicks-torch", "clicks-numpy")
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Task:
         spec: what to train on.
         epochs: in all, those of an earlier run included.
         label: the output that holds labels, taken modulo `classes`.
-        kind: of model: `numpy` or `torch`.
+        kind: of model: `numpy` or `torch` of images, `clicks-numpy` or `clicks-torch` of click logs.
         classes: of the model.
         step_s: a step takes at least so many seconds, as one of a larger model would.
     """
@@ -37,16 +42,35 @@ class Task:
 
     @classmethod
     def of(cls, spec: Spec, *, kind: str = "auto", **values: Any) -> Task:
-        """A task whose model is chosen: `auto` is torch where it is installed.
+        """A task whose model is chosen: `auto` (of images) and `clicks` are of torch where it is installed.
 
         Raises:
             SpecError: there is nothing to learn from.
         """
+        found = "torch" if importlib.util.find_spec("torch") else "numpy"
+        if kind == "clicks":
+            if spec.batch.ragged != "offsets":
+                raise SpecError(
+                    f"batch.ragged is {spec.batch.ragged}, and the click model takes lists as values with offsets",
+                    hint="Give batch.ragged: offsets",
+                )
+            return cls(spec, kind=f"clicks-{found}", **{**values, "classes": 2})
         if not spec.augment.pipeline:
-            raise SpecError("there is nothing to learn from encoded images", hint="Give augment.recipe: imagenet_train")
-        if kind == "auto":
-            kind = "torch" if importlib.util.find_spec("torch") else "numpy"
-        return cls(spec, kind=kind, **values)
+            raise SpecError(
+                "there is nothing to learn from encoded images",
+                hint="Give augment.recipe: imagenet_train, or for a click log --model clicks",
+            )
+        return cls(spec, kind=found if kind == "auto" else kind, **values)
+
+    def model(self) -> Model:
+        """A new model of the task's kind."""
+        if self.kind in CLICKS:
+            return ClickNet() if self.kind == "clicks-torch" else ClickRegression()
+        return Net(self.classes) if self.kind == "torch" else Softmax(self.classes)
+
+    def inputs(self, batch: Mapping[str, Any], valid: NDArray[np.bool_]) -> Any:
+        """What the model learns from: of the valid rows of a batch."""
+        return Clicks.of(batch, valid) if self.kind in CLICKS else batch[self.spec.augment.column][valid]
 
 
 @dataclass(frozen=True)
@@ -76,7 +100,7 @@ class Learner:
 
     def __init__(self, task: Task, rank: int | None = None, world_size: int | None = None) -> None:
         self._task = task
-        self._model = make_model(task.kind, task.classes)
+        self._model = task.model()
         self.loader = Loader(task.spec, rank, world_size, epochs=task.epochs)
 
     def restore(self, state: dict[str, Any] | None, parameters: Parameters | None) -> None:
@@ -93,21 +117,26 @@ class Learner:
         """Train on the rest of the epoch, or its next `steps` steps.
 
         Returns:
-            steps; losses, float64, one for each step with valid rows; ids, int64, of valid rows; invalid rows; before
-            and state, the loader's states.
+            steps; losses, float64, one for each step with valid rows; ids, int64, of valid rows; scores, float32, and
+            labels, int64, of the same, where the model scores; invalid rows; before and state, the loader's states.
 
         Raises:
             SchemaError: there are no labels.
         """
         task, before = self._task, self.loader.state_dict()
         losses, ids, invalid, taken = [], [np.zeros(0, np.int64)], 0, 0
+        scored, told = [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
         for batch in self.loader:
             if task.label not in batch:
                 raise SchemaError(f"no output '{task.label}' to learn; there are {', '.join(batch)}")
             valid = np.asarray(batch["valid"]) if "valid" in batch else np.ones(len(batch["sample_id"]), bool)
             if valid.any():
                 labels = np.asarray(batch[task.label])[valid].astype(np.int64) % task.classes
-                losses.append(self._model.step(batch[task.spec.augment.column][valid], labels))
+                loss, scores = self._model.step(task.inputs(batch, valid), labels)
+                losses.append(loss)
+                if scores is not None:
+                    scored.append(scores)
+                    told.append(labels)
                 ids.append(np.asarray(batch["sample_id"])[valid])
             invalid += len(valid) - int(np.count_nonzero(valid))
             taken += 1
@@ -119,6 +148,8 @@ class Learner:
             "steps": taken,
             "losses": np.array(losses),
             "ids": np.concatenate(ids),
+            "scores": np.concatenate(scored),
+            "labels": np.concatenate(told),
             "invalid": invalid,
             "before": before,
             "state": self.loader.state_dict(),

@@ -11,13 +11,14 @@ SIDE = 16  # pixels of the softmax regression's view of an image
 RATE, MOMENTUM = 0.05, 0.9
 
 Parameters = list[NDArray[np.float32]]
+Learnt = tuple[float, NDArray[np.float32] | None]  # mean loss in nats; scores of the rows, where there are two classes
 
 
 class Model(Protocol):
     """A classifier that takes one step a batch; parameters are plain arrays, so that a driver can average them."""
 
-    def step(self, images: Any, labels: NDArray[np.int64]) -> float:
-        """Learn from a batch and return its mean loss before the step, in nats."""
+    def step(self, inputs: Any, labels: NDArray[np.int64]) -> Learnt:
+        """Learn from a batch and return its loss and scores, both as they were before the step."""
 
     def get(self) -> Parameters:
         """Copies of all parameters."""
@@ -37,8 +38,8 @@ class Softmax:
         self._weights = np.zeros((SIDE * SIDE * 3 + 1, classes), np.float32)
         self._speed = np.zeros_like(self._weights)
 
-    def step(self, images: Any, labels: NDArray[np.int64]) -> float:
-        x = coarse(np.asarray(images))
+    def step(self, inputs: Any, labels: NDArray[np.int64]) -> Learnt:
+        x = coarse(np.asarray(inputs))
         logits = x @ self._weights
         logits -= logits.max(axis=1, keepdims=True)
         chances = np.exp(logits)
@@ -48,7 +49,7 @@ class Softmax:
         chances[rows, labels] -= 1
         self._speed = MOMENTUM * self._speed - RATE / len(labels) * (x.T @ chances)
         self._weights += self._speed
-        return float(loss)
+        return float(loss), None
 
     def get(self) -> Parameters:
         return [self._weights.copy()]
@@ -98,10 +99,10 @@ class Net:
         )
         self._optimizer = torch.optim.SGD(self._net.parameters(), lr=RATE, momentum=MOMENTUM)
 
-    def step(self, images: Any, labels: NDArray[np.int64]) -> float:
+    def step(self, inputs: Any, labels: NDArray[np.int64]) -> Learnt:
         torch = self._torch
         # NumPy batches are views of shared memory: torch wants its own copy.
-        x = images if isinstance(images, torch.Tensor) else torch.from_numpy(np.array(images))
+        x = inputs if isinstance(inputs, torch.Tensor) else torch.from_numpy(np.array(inputs))
         if x.shape[-1] == 3:
             x = x.permute(0, 3, 1, 2)
         x = x.float() / 127.5 - 1 if x.dtype == torch.uint8 else x.float()
@@ -109,7 +110,7 @@ class Net:
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
-        return float(loss.detach())
+        return float(loss.detach()), None
 
     def get(self) -> Parameters:
         return [parameter.detach().numpy().copy() for parameter in self._net.parameters()]
@@ -118,11 +119,6 @@ class Net:
         with self._torch.no_grad():
             for mine, given in zip(self._net.parameters(), parameters, strict=True):
                 mine.copy_(self._torch.from_numpy(np.array(given)))
-
-
-def make_model(kind: str, classes: int) -> Model:
-    """The model named `numpy` or `torch`."""
-    return Net(classes) if kind == "torch" else Softmax(classes)
 
 
 def average(ranks: list[Parameters]) -> Parameters:

@@ -143,7 +143,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--max-failures", type=int, default=3, help="of Ray Train's workers, before it gives up")
     found.add_argument("--label", default="label", help="the output that holds labels")
     found.add_argument("--classes", type=int, default=1000)
-    found.add_argument("--model", choices=["auto", "numpy", "torch"], default="auto")
+    found.add_argument(
+        "--model", choices=["auto", "numpy", "torch", "clicks"], default="auto", help="of images; or clicks"
+    )
     found.add_argument("--step-ms", type=float, default=0.0, help="a step takes at least so long")
     found.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     found.add_argument("--json", metavar="FILE")

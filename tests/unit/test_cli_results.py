@@ -183,6 +183,8 @@ def part_of(ids, before, after, steps=2, invalid=0):
         "ids": np.array(ids),
         "steps": steps,
         "losses": np.array([2.0, 1.0]),
+        "scores": np.array([0.1, 0.7, 0.4], np.float32),
+        "labels": np.array([0, 1, 1]),
         "invalid": invalid,
         "before": {"rows": 9, "epoch": before[0], "position": before[1]},
         "state": {"rows": 9, "epoch": after[0], "position": after[1]},
@@ -254,7 +256,7 @@ def test_the_softmax_model_learns_what_brightness_tells():
     labels = rng.integers(0, 3, 96)
     images = (labels[:, None, None, None] * 80 + rng.integers(0, 40, (96, 32, 32, 3))).astype(np.uint8)
     model = Softmax(3)
-    losses = [model.step(images, labels) for _ in range(40)]
+    losses = [model.step(images, labels)[0] for _ in range(40)]
     assert losses[0] == pytest.approx(np.log(3), abs=1e-4)
     assert losses[-1] < losses[0] / 2
 
