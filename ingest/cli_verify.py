@@ -63,7 +63,7 @@ class Checker:
     """
 
     def __init__(self, rank: int, spec: Spec, world_size: int, cache_dir: Path | None) -> None:
-        self._rank, self._spec, self._world_size, self._cache_dir = rank, spec, world_size, cache_dir
+        self._rank, self._spec, self._world_size, self._cache_dir = rank, row_by_row(spec), world_size, cache_dir
 
     def check(self, epoch: int, steps: int | None, state: dict[str, Any] | None, positions: int | None) -> Seen:
         """Take the rest of an epoch, from a state where there is one, or only its next `steps` steps.
@@ -102,6 +102,11 @@ class Checker:
                 loader.state_dict(),
                 bad,
             )
+
+
+def row_by_row(spec: Spec) -> Spec:
+    """The spec with lists as an array a row: offsets and padding tell of a whole batch, and a digest is of one row."""
+    return spec.model_copy(update={"batch": spec.batch.model_copy(update={"ragged": "arrays"})})
 
 
 def row_digests(batch: Batch, rows: NDArray[np.int64]) -> Iterator[int]:

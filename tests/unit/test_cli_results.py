@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingest.cli_run import LiveLine, report
-from ingest.cli_verify import Resume, Seen, compare, resumed, row_digests
+from ingest.cli_verify import Resume, Seen, compare, resumed, row_by_row, row_digests
 from ingest.errors import StateError
 from ingest.loader.batch import Batch
 from ingest.plan.schedule import Share
@@ -107,6 +107,14 @@ def test_a_row_digest_is_of_id_names_types_and_bytes_alone():
         digests(x=x.reshape(2, 1, 2), t=text),
     ]
     assert all(a != b for other in changed for a, b in zip(base, other, strict=True))
+
+
+@pytest.mark.parametrize("form", ["arrays", "padded", "offsets"])
+def test_lists_are_proved_row_by_row_whatever_form_a_batch_gives_them(form):
+    lists = {"source": {"path": "/d"}, "batch": {"size": 8, "last": "keep"}}
+    given = Spec(**{**lists, "batch": {**lists["batch"], "ragged": form}})
+    assert row_by_row(given) == Spec(**lists)
+    assert row_by_row(given).fingerprint == given.fingerprint  # so that a state fits both
 
 
 def test_a_row_digest_takes_ragged_arrays():
