@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 from ray_nodes import cluster_of
 
 pytestmark = pytest.mark.slow
@@ -164,50 +165,59 @@ def _until_cpus(nodes, count):
     )
 
 
-def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictures, monkeypatch):
-    """Ray Data's own allocator is off: waiting read tasks alone must be what the autoscaler sees."""
-    from ray.cluster_utils import AutoscalingCluster
-
-    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictures):
+    """Ray Data's own allocator is off: waiting read tasks alone must be what Ray's autoscaler sees."""
     spec = _spec(folder, pictures, augment={"ops": [{"resize": {"size": 32}}]}, batch={"size": 10, "last": "keep"})
-    worker = {"resources": {"CPU": 2, "object_store_memory": 150_000_000}, "node_config": {}, "min_workers": 0}
-    scaled = AutoscalingCluster(
-        head_resources={"CPU": 0, "object_store_memory": 150_000_000},
-        worker_node_types={"cpu-reader": {**worker, "max_workers": 2, "labels": {"ingest-role": "reader"}}},
-        idle_timeout_minutes=10,
-        autoscaler_v2=True,
-    )
-    scaled.start()
-    try:
-        code = f"""
-            import json, ray
-            from ingest.cli_common import load_spec
-            from ingest.cli_verify import verify
-            ray.init("auto", log_to_driver=False, logging_level="ERROR")
-            before = ray.cluster_resources().get("CPU", 0)
-            result = verify(load_spec({spec!r}), 1, cache_dir=None, epoch=0, positions=None, resume=None)
-            print(json.dumps([before, ray.cluster_resources().get("CPU", 0), result]))
-        """
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=170, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        before, after, result = json.loads(done.stdout.splitlines()[-1])
-    finally:
-        scaled.shutdown()
-    assert (before, result["missing"], result["repeated"]) == (0, 0, 0)
-    assert after >= 2
-    monkeypatch.delenv("RAY_TMPDIR")
+    target = folder / "out.json"
+    verify = ["verify", spec, "--world-size", "1", "--no-cache", "--json", str(target)]
+    # Started as Ray's own test cluster starts one, which would first stop every Ray of this machine.
+    options, variables = _fake_cloud(folder)
+    with cluster_of(folder, token=False, cpus=0, options=options, **variables) as nodes:
+        count = "import ray; ray.init(log_to_driver=False, logging_level='ERROR'); print(ray.cluster_resources().get('CPU', 0))"
+        assert float(_python(nodes, count)) == 0
+        grown = nodes.ingest(*verify, env=nodes.env(RAY_ADDRESS=nodes.address))
+        assert grown.returncode == 0, grown.stderr
+        assert float(_python(nodes, count)) >= 2
+    result = json.loads(target.read_text())
+    assert (result["missing"], result["repeated"]) == (0, 0)
     with cluster_of(folder, token=False, cpus=2) as nodes:
-        env = nodes.env(RAY_ADDRESS=nodes.address)
-        target = folder / "fixed.json"
-        fixed = nodes.ingest("verify", spec, "--world-size", "1", "--no-cache", "--json", str(target), env=env)
+        fixed = nodes.ingest(*verify, env=nodes.env(RAY_ADDRESS=nodes.address))
         assert fixed.returncode == 0, fixed.stderr
     fixed = json.loads(target.read_text())
     assert (fixed["order_digest"], fixed["content_digest"]) == (result["order_digest"], result["content_digest"])
+
+
+def _fake_cloud(folder):
+    """(options, environment) of a head whose autoscaler starts raylets of two CPUs on this machine, two at most."""
+    reader = {"resources": {"CPU": 2, "object_store_memory": 150_000_000}, "node_config": {}}
+    config = {
+        "cluster_name": "fake",
+        "max_workers": 2,
+        "provider": {
+            "type": "fake_multinode",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "launch_multiple": True,
+            "head_node_id": FAKE_HEAD_NODE_ID,
+        },
+        "available_node_types": {
+            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "cpu-reader": {**reader, "min_workers": 0, "max_workers": 2},
+        },
+        "head_node_type": "head",
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 10,
+    }
+    file = folder / "autoscaling.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return (f"--autoscaling-config={file}",), {
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID,
+    }
 
 
 def test_the_doctor_finds_the_node_that_cannot_import(folder, pictures):
