@@ -86,6 +86,25 @@ def check(spec: Spec, have: Resources, world_size: int) -> None:
     _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
     if not grown:
         check_room(spec.read)
+        _check_gpus(spec, have, world_size)
+
+
+def _check_gpus(spec: Spec, have: Resources, world_size: int) -> None:
+    """Refuse augmenters that would wait for GPUs that trainers hold as long as they run."""
+    augment = spec.augment
+    if augment.device != "gpu" or not augment.pipeline or augment.placement == "trainer":
+        return
+    need, left = augment.gpus * augment.actors_per_trainer * world_size, _gpus_left(have)
+    if need > left:
+        raise ClusterError(
+            f"{need:g} GPUs are needed to augment and {left:g} of {have.gpus:g} are left: trainers hold the others",
+            hint="Use augment.device: cpu, or fractions of a GPU for trainers and for augment.gpus",
+        )
+
+
+def _gpus_left(have: Resources) -> float:
+    """GPUs that nobody but augmenters holds: those of other ranks are counted in what all ranks need."""
+    return have.gpus - sum(private.held("GPU", but="AugmentHost").values()) if have.gpus else 0.0
 
 
 def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
@@ -162,7 +181,7 @@ def check_room(read: Read) -> None:
     free = private.free_cpus()
     if any(free.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
-    held = private.held_cpus()
+    held = private.held("CPU")
     if any(_of(node, "CPU") - held.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
     total = sum(_of(node, "CPU") for node in nodes)
@@ -201,7 +220,7 @@ def dead_nodes() -> str:
 
 
 def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
-    """Whether augmentation actors get GPUs: asked for, or there are enough and nobody said otherwise."""
+    """Whether augmentation actors get GPUs: asked for, or trainers leave enough and nobody said otherwise."""
     augment = spec.augment
     if augment.device != "auto":
         return augment.device == "gpu"
@@ -209,7 +228,8 @@ def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
         return False
     if augment.placement == "trainer":
         return has_gpu()
-    return have.gpus >= augment.gpus * augment.actors_per_trainer * world_size > 0
+    need = augment.gpus * augment.actors_per_trainer * world_size
+    return have.gpus >= need > 0 and _gpus_left(have) >= need
 
 
 def readers_for(cpus: float, each: float, world_size: int) -> int:

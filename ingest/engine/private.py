@@ -211,17 +211,22 @@ def free_cpus() -> dict[str, float]:
     return {node: float(free.get("CPU", 0.0)) for node, free in state.available_resources_per_node().items()}
 
 
-def held_cpus() -> dict[str, float]:
-    """CPUs that actors and placement groups hold for as long as they live, by node id."""
-    held: dict[str, float] = {}
+def held(kind: str, but: str | None = None) -> dict[str, float]:
+    """CPUs or GPUs that actors and placement groups hold for as long as they live, by node id.
+
+    Args:
+        kind: `CPU` or `GPU`.
+        but: the class of actors that are not counted.
+    """
+    found: dict[str, float] = {}
     for group in state.placement_group_table().values():
         if group["state"] == "CREATED":
             for index, bundle in group["bundles"].items():
                 node = group["bundles_to_node_id"][index]
-                held[node] = held.get(node, 0.0) + float(bundle.get("CPU", 0.0))
+                found[node] = found.get(node, 0.0) + float(bundle.get(kind, 0.0))
     for packed in state._connect_and_get_accessor().get_actor_table(None, "ALIVE"):  # noqa: SLF001
         actor = ActorTableData.FromString(packed)
-        if not actor.placement_group_id.strip(b"\xff"):
+        if not actor.placement_group_id.strip(b"\xff") and actor.class_name != but:
             node = actor.address.node_id.hex()
-            held[node] = held.get(node, 0.0) + float(actor.required_resources.get("CPU", 0.0))
-    return held
+            found[node] = found.get(node, 0.0) + float(actor.required_resources.get(kind, 0.0))
+    return found
