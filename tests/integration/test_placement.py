@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,8 +11,12 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
+from PIL import Image
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 from ray_nodes import cluster_of
 
@@ -46,9 +51,15 @@ def _python(nodes, code, timeout=120):
 
 
 def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_data_crosses_once(folder, pictures):
+    rng = np.random.default_rng(0)
+    for file in range(2):  # blocks of 100 KiB and more, since smaller ones travel with their task's answer
+        images = [_picture(rng) for _ in range(120)]
+        table = pa.table({"image": pa.array(images, pa.binary()), "label": np.arange(120)})
+        (folder / "data").mkdir(exist_ok=True)
+        pq.write_table(table, folder / "data" / f"{file}.parquet", row_group_size=20, compression="none")
     spec = _spec(
         folder,
-        pictures,
+        folder / "data",
         read={"labels": {"ingest-role": "reader"}},
         augment={"ops": [{"resize": {"size": 32}}]},
         batch={"size": 10},
@@ -66,6 +77,7 @@ def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_da
                 from ingest.cli_run import Consumer
                 ray.init(log_to_driver=False, logging_level="ERROR")
                 while ray.cluster_resources().get("CPU", 0) < 4: time.sleep(0.2)
+                time.sleep(5)  # until every raylet knows the others: one that it does not know is no neighbour
                 where = {{n["NodeID"]: n["Labels"].get("ingest-role", "head") for n in ray.nodes()}}
                 spec = load_spec({spec!r})
                 options = dict(num_cpus=1, label_selector={{"ingest-role": "trainer"}}, max_concurrency=3)
@@ -105,6 +117,12 @@ def test_readers_stay_on_their_nodes_and_augmenters_beside_their_trainers_and_da
     # Encoded, once: what the feeders count, and what the raylets say that they received.
     assert 0 < total["away_bytes"] <= 1.1 * total["fetched_bytes"]
     assert 0 < bytes_in <= 1.1 * total["fetched_bytes"]
+
+
+def _picture(rng):
+    out = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(out, "JPEG", quality=95)
+    return out.getvalue()
 
 
 def test_a_label_that_no_node_has_is_refused_before_anything_waits(folder, numbers):
