@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
-from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FakeMultiNodeProvider
 from ray_nodes import cluster_of
 
 pytestmark = pytest.mark.slow
@@ -159,15 +159,15 @@ def test_a_reader_node_that_comes_and_goes_in_mid_epoch_changes_speed_alone(fold
         command = [sys.executable, "-c", textwrap.dedent(code)]
         _until_cpus(nodes, 1)
         still = subprocess.run([*command, "0"], env=env, capture_output=True, text=True, timeout=120, check=True).stdout
-        moved = subprocess.Popen([*command, "0.15"], env=env, stdout=subprocess.PIPE, text=True)
         lines, more = [], None
-        for line in moved.stdout:
-            lines.append(line)
-            if len(lines) == 10:
-                more = nodes.add("--labels=ingest-role=reader", cpus=2)
-            if len(lines) == 70:
-                nodes.end(more)
-        assert moved.wait(120) == 0
+        with subprocess.Popen([*command, "0.15"], env=env, stdout=subprocess.PIPE, text=True) as moved:
+            for line in moved.stdout:
+                lines.append(line)
+                if len(lines) == 10:
+                    more = nodes.add("--labels=ingest-role=reader", cpus=2)
+                if len(lines) == 70:
+                    nodes.end(more)
+            assert moved.wait(120) == 0
         assert lines[-1].startswith("digest")
         assert lines[-1] == still.splitlines(keepends=True)[-1]
 
@@ -212,7 +212,8 @@ def _fake_cloud(folder):
         "cluster_name": "fake",
         "max_workers": 2,
         "provider": {
-            "type": "fake_multinode",
+            "type": "external",  # Ray's wheels lack the defaults of its own name for it
+            "module": f"{FakeMultiNodeProvider.__module__}.FakeMultiNodeProvider",
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
