@@ -1,12 +1,11 @@
 """The train job on Ray Train: its workers are the ranks, its checkpoints carry the loader's state, restarts resume.
 
-With torch, a `TorchTrainer`, whose process group averages the parameters; without, a `DataParallelTrainer`.
+A model in torch has a `TorchTrainer`, any other a `DataParallelTrainer`; parameters are averaged by an actor in both.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import tempfile
 import time
@@ -123,7 +122,7 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
     cluster.check_job(task.spec, run.trainers, run.each)
     store, began = Store(run.state, task.spec), time.perf_counter()
     ledger = ray.remote(Ledger).options(num_cpus=0, max_concurrency=1000).remote()
-    trainer = _kind()(
+    trainer = _kind(task)(
         work,
         train_loop_config={"task": task, "store": store, "ledger": ledger, "save_every": run.save_every},
         scaling_config=ray.train.ScalingConfig(
@@ -157,8 +156,8 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
     return result(run.trainers, task.kind, coverage, reports, parts[-1][0]["state"] if parts else store.load()[0])
 
 
-def _kind() -> Any:
-    if importlib.util.find_spec("torch") is None:
+def _kind(task: Task) -> Any:
+    if task.kind != "torch":
         return DataParallelTrainer
     from ray.train.torch import TorchTrainer
 
