@@ -51,6 +51,7 @@ CACHE_DIR = Path.home() / ".cache" / "ingest"
 STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
 PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
 PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
+CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
 ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
 READERS_START_S = 30.0  # for the first read to get its CPUs
 _PROCESS = uuid.uuid4().hex  # names this process to the others
@@ -101,7 +102,14 @@ class Loader:
             _PROCESS,
         )
         opened = open_catalog(*listing)  # first, since all else waits for it
-        self._feed = RankFeed(self.spec, batch_rows=share.batch, threads=self._threads(), gpu=gpu, rank=self.rank)
+        self._feed = RankFeed(
+            self.spec,
+            batch_rows=share.batch,
+            threads=self._threads(),
+            gpu=gpu,
+            rank=self.rank,
+            call_batches=self._call_batches(),
+        )
         try:
             self._prepare(find_manifest(*listing, opened=opened), have.cpus)
             self._bulletin = self._enter(listing)
@@ -219,6 +227,11 @@ class Loader:
             rows=self._found.manifest.rows,
             count=self._bulletin.bad,
         )
+
+    def _call_batches(self) -> int:
+        """Batches of an augmentation call: several where they are small, since a call has its own cost."""
+        batch_bytes = output_bytes(self.spec.augment.pipeline) * self._share.batch
+        return max(1, min(MOST_CALL_BATCHES, CALL_BYTES // max(1, batch_bytes)))
 
     def _depth(self) -> int:
         """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""

@@ -271,6 +271,12 @@ def settle(methods: Sequence[Any], timeout_s: float) -> None:
         ray.wait([method.remote() for method in methods], num_returns=len(methods), timeout=timeout_s)
 
 
+def drain(calls: Sequence[ray.ObjectRef], timeout_s: float) -> None:
+    """Wait for calls of actors that are about to be ended: Ray reports each that ends with its actor."""
+    if calls and ray.is_initialized():
+        ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s, fetch_local=False)
+
+
 def kill(*actors: Any) -> None:
     """End actors that this process made; one that is dead already, or a cluster that is gone, is no error."""
     for actor in actors:

@@ -94,6 +94,7 @@ class Feeder:
         self._keys = itertools.count(first_key)
         self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
         self._generation = -1
+        self._turn = -1  # of the augmenters
         self._waiting_since: float | None = None
         self._waiting_for: tuple[_OpenWindow, int, int] | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
@@ -139,13 +140,17 @@ class Feeder:
             self._steps = self._walk()
             self._extend()
 
-    def take(self, generation: int) -> Taken | IngestError | None:
-        """The next batch.
+    def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
+        """The next batches, all for the same augmentation actor.
 
         Returns:
-            None when another generation has begun or the last epoch has ended; an error in the place of the batch that
-            it spoils, and of all that follow.
+            None in the place of a batch when another generation has begun or the last epoch has ended; an error in the
+            place of the batch that it spoils, and of all that follow.
         """
+        self._turn = (self._turn + 1) % max(1, len(self._augmenters))
+        return [self._take(generation) for _ in range(count)]
+
+    def _take(self, generation: int) -> Taken | IngestError | None:
         with self._lock:
             if generation != self._generation:
                 return None
@@ -301,14 +306,14 @@ class Feeder:
             fill=step.fill,
             read_wait_s=waited,
         )
-        taken = self._dispatch(number, step, parts, info.pack())
+        taken = self._dispatch(step, parts, info.pack())
         self._expire(number)
         self._extend()
         return taken
 
-    def _dispatch(self, number: int, step: Step, parts: list[_Part], info: bytes) -> Taken:
+    def _dispatch(self, step: Step, parts: list[_Part], info: bytes) -> Taken:
         """The job, once the tables that its taker has not seen are on their way."""
-        turn = number % max(1, len(self._augmenters))
+        turn = self._turn
         drops, self._drops[turn] = self._drops[turn], []
         job = _job(step, parts, drops).pack()
         new = {part.read.key: part.read for part in parts if turn not in part.read.given}

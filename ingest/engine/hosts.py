@@ -68,7 +68,7 @@ class FeederHost:
         self._feeder.start(generation, epoch, position)
 
     def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
-        return [self._feeder.take(generation) for _ in range(count)]
+        return self._feeder.take(generation, count)
 
     def blocks(self, key: int) -> list[ray.ObjectRef]:
         return self._feeder.blocks(key)
@@ -107,9 +107,12 @@ class AugmentHost:
         batch_rows: the most rows a job has.
         threads: decoding threads.
         replace: whether bad samples are replaced; else they are errors.
+        batches: the most batches of a call.
     """
 
-    def __init__(self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int, replace: bool) -> None:
+    def __init__(
+        self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int, replace: bool, batches: int
+    ) -> None:
         from ingest.augment.augmenter import Augmenter
 
         gpus = ray.get_gpu_ids()
@@ -122,7 +125,7 @@ class AugmentHost:
             batch_rows=batch_rows,
             threads=threads,
             device_id=0 if gpus else None,
-            reuse=True,  # a result is in the object store before its thread takes the next job
+            reuse=batches,  # a result is in the object store before its thread takes the next call
         )
         gc.freeze()  # the modules' objects live as long as the process: no use looking at them again
         self._busy_s, self._batches, self._rows = 0.0, 0, 0
@@ -151,24 +154,33 @@ class AugmentHost:
         except (ValueError, ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
             raise GoneError(f"table {key} is gone", cause=f"{type(error).__name__}: {error}") from error
 
-    def augment(self, packed: bytes) -> dict[str, Any]:
-        """The arrays of a batch, one row for each sample id of the packed job.
+    def augment(self, *packed: bytes) -> list[dict[str, Any] | IngestError]:
+        """The arrays of a few batches, of each one row for each sample id of its packed job.
 
-        Bad samples that are replaced are listed beside the arrays, under `replace.BAD`.
+        Small batches come in one call and one object, since either costs the same whatever its size. Bad samples that
+        are replaced are listed beside the arrays, under `replace.BAD`.
 
-        Raises:
-            SampleError: a sample is bad; `sample_id` says which.
+        Returns:
+            In the place of a batch that fails its error, and nothing after it: SampleError where a sample is bad, whose
+            `sample_id` says which.
         """
         with self._changed:
             if self._ending:
-                return {}
+                return []
             self._running += 1
+        done: list[dict[str, Any] | IngestError] = []
         try:
-            return self._augment(Job.unpack(packed))
+            for job in packed:
+                done.append(self._augment(Job.unpack(job)))  # noqa: PERF401 - what was done before an error stays
+        except GoneError:
+            raise
+        except IngestError as error:
+            done.append(error)
         finally:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
+        return done
 
     def _augment(self, job: Job) -> dict[str, Any]:
         keys = {gather.key for gather in job.gathers}

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -47,7 +47,8 @@ _LOST = (  # what a process or node that died takes with it; Ray's other errors 
 )
 
 
-_Dispatched: TypeAlias = list[tuple[Taken | IngestError | None, ray.ObjectRef | None]]
+# Of each batch what the feeder says, the call that augments it, and its place in what that returns.
+_Dispatched: TypeAlias = list[tuple[Taken | IngestError | None, ray.ObjectRef | None, int]]
 
 
 class _LostError(Exception):
@@ -78,10 +79,14 @@ class RankFeed:
         threads: decoding threads of each augmentation actor.
         gpu: whether augmentation actors get GPUs.
         rank: for names and errors.
+        call_batches: the most batches that an augmentation actor makes in a call.
     """
 
-    def __init__(self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int) -> None:
+    def __init__(
+        self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int, call_batches: int = 1
+    ) -> None:
         self._spec, self._batch_rows, self._threads, self._gpu, self._rank = spec, batch_rows, threads, gpu, rank
+        self._call_batches = call_batches
         self._generation = self._feeders = self._recoveries = 0
         self._replace = spec.errors.on_bad_sample == "replace"
         self._manifest: Manifest | None = None
@@ -91,6 +96,10 @@ class RankFeed:
         self._opened: dict[int, Arranged] = {}
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
         self.submit_cpu_s = 0.0  # processor time of the submitting thread
+        self._results: list[dict[str, Any] | IngestError] = []
+        self._calls: set[ray.ObjectRef] = set()  # under way, or not fetched yet
+        self._stale: set[ray.ObjectRef] = set()  # of before the last start
+        self._calls_lock = threading.Lock()
         self._tickets: deque[Ticket] = deque()
         self._waiting_for: tuple[str, float] | None = None  # a stage, and since when
         self._totals: dict[str, float] = {}
@@ -140,7 +149,15 @@ class RankFeed:
                 max_task_retries=FOREVER,
                 scheduling_strategy=cluster.beside_me(soft=True),
             )
-            .remote(self._name, augment, self._spec.order.seed, self._batch_rows, self._threads, self._replace)
+            .remote(
+                self._name,
+                augment,
+                self._spec.order.seed,
+                self._batch_rows,
+                self._threads,
+                self._replace,
+                self._call_batches,
+            )
         )
 
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
@@ -163,6 +180,9 @@ class RankFeed:
 
     def _turn(self) -> None:
         self._generation += 1
+        with self._calls_lock:
+            self._stale |= self._calls
+            self._calls.clear()
         self._tables.clear()
         self._opened.clear()
         start = self._feeder.start.options(concurrency_group="control")
@@ -199,7 +219,7 @@ class RankFeed:
     def _fetch(self, ticket: Ticket) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
         with self._waits("feed"):
             answer = ticket.answer.result()
-        for taken, result in answer:
+        for taken, call, place in answer:
             if taken is None:
                 return
             if isinstance(taken, IngestError):
@@ -209,7 +229,7 @@ class RankFeed:
                 self.locate(taken)
                 raise taken
             info, job = BatchInfo.unpack(taken.info), Job.unpack(taken.job)
-            arrays = self._join(taken, job) if result is None else self._augmented_arrays(result, job)
+            arrays = self._join(taken, job) if call is None else self._augmented_arrays(call, place, job)
             self._at = (info.epoch + 1, 0) if info.ends_epoch else (info.epoch, info.after)
             ticket.left -= 1
             self._recoveries = 0
@@ -220,15 +240,23 @@ class RankFeed:
         while (asked := self._asked.get()) is not None:
             taken, answer = asked
             try:
-                answer.set_result([(each, self._augmented(each)) for each in self._ask(taken)])
+                answer.set_result(self._augmented(self._ask(taken)))
             except BaseException as error:  # noqa: BLE001 - raised where the ticket is fetched
                 answer.set_exception(error)
             self.submit_cpu_s = time.thread_time()
 
-    def _augmented(self, taken: Taken | IngestError | None) -> ray.ObjectRef | None:
-        if not isinstance(taken, Taken) or taken.turn < 0:
-            return None
-        return self._augmenters[taken.turn].augment.remote(taken.job)
+    def _augmented(self, taken: Sequence[Taken | IngestError | None]) -> _Dispatched:
+        """Send the jobs to their augmentation actor, a few in a call."""
+        dispatched: _Dispatched = []
+        for at in range(0, len(taken), self._call_batches):
+            some = taken[at : at + self._call_batches]
+            jobs = [each for each in some if isinstance(each, Taken) and each.turn >= 0]
+            call = self._augmenters[jobs[0].turn].augment.remote(*(each.job for each in jobs)) if jobs else None
+            if call is not None:
+                with self._calls_lock:
+                    self._calls.add(call)
+            dispatched += [(each, call, place) for place, each in enumerate(some)]
+        return dispatched
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
@@ -286,10 +314,25 @@ class RankFeed:
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def _augmented_arrays(self, result: ray.ObjectRef, job: Job) -> dict[str, Any]:
-        with self._waits("augment"):
-            arrays = dict(self._ask(result))
+    def _augmented_arrays(self, call: ray.ObjectRef, place: int, job: Job) -> dict[str, Any]:
+        if place == 0:  # the batches of a call are one object, and are fetched in order
+            self._results = []  # what was fetched before, before there is more
+            with self._waits("augment"):
+                self._results = self._ask(call)
+            self._forget(call)
+        arrays = self._results[place]
+        if isinstance(arrays, IngestError):
+            self.locate(arrays)
+            raise arrays
         return self._identified(arrays, job.sample_ids)
+
+    def _forget(self, call: ray.ObjectRef) -> None:
+        """A call whose result is here, and those of an earlier start that have ended, need not be waited for."""
+        with self._calls_lock:
+            self._calls.discard(call)
+            if self._stale:
+                ended, _ = ray.wait(list(self._stale), num_returns=len(self._stale), timeout=0, fetch_local=False)
+                self._stale.difference_update(ended)
 
     @staticmethod
     def _identified(arrays: dict[str, Any], ids: NDArray[np.int64]) -> dict[str, Any]:
@@ -375,11 +418,12 @@ class RankFeed:
         self._asked.put(None)
         cluster.settle([self._feeder.end.options(concurrency_group="control")], CLOSE_S)
         cluster.kill(self._feeder)
+        self._submitter.join(CLOSE_S)  # what it waited for has failed by now
         cluster.settle([actor.end.options(concurrency_group="hold") for actor in self._augmenters], CLOSE_S)
+        cluster.drain([*self._calls, *self._stale], CLOSE_S)
         cluster.kill(*self._augmenters)
         if self._own is not None:
             self._own.close()
-        self._submitter.join(CLOSE_S)  # what it waited for has failed by now
 
     # -- a watchdog's questions ----------------------------------------------------------------------------------------
 

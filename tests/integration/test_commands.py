@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 
@@ -20,6 +21,7 @@ from ingest.errors import StageError
 from jobs import train
 
 pytestmark = pytest.mark.usefixtures("cluster")
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 runner = CliRunner()
 
 
