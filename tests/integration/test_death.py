@@ -14,9 +14,15 @@ import ingest
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
+def command_of(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, or is a zombie
+        return ""
+
+
 def kill(name):
-    children = psutil.Process().children(recursive=True)
-    pids = [child.pid for child in children if f"ray::{name}" in " ".join(child.cmdline())]
+    pids = [child.pid for child in psutil.Process().children(recursive=True) if f"ray::{name}" in command_of(child)]
     assert pids, name
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
