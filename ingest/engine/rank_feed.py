@@ -463,11 +463,9 @@ class RankFeed:
     def _describe_read(self, waiting: Waiting) -> str:
         files = ", ".join(waiting.files[:3]) + (f" and {len(waiting.files) - 3} more" if len(waiting.files) > 3 else "")
         free, have = cluster.free_cpus(), cluster.resources().cpus
-        state = (
-            f"{waiting.running} of its reads run"
-            if waiting.running
-            else f"none of its reads runs: each needs {self._spec.read.cpus:g} CPUs, {free:g} of {have:g} are free"
-        )
+        # Ray counts a read that waits for its CPUs as one that runs.
+        state = f"{waiting.running} of its reads are under way: each needs {self._spec.read.cpus:g} CPUs, "
+        state += f"{free:g} of {have:g} are free"
         return (
             f"window {waiting.window} of lane {waiting.lane}, a read of {waiting.units} units of {files}, "
             f"due for {waiting.seconds:.0f} s; {state}; {cluster.dead_nodes()}"
