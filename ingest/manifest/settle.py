@@ -42,10 +42,16 @@ def settle(
 
     Raises:
         SpecError: the filter does not fit the columns.
-        SchemaError: classes are asked of a column that is none, or holds no text.
+        SchemaError: there is no column; or classes are asked of a column that is none, or holds no text.
         PlanError: no row is left.
         IngestError: a unit cannot be read.
     """
+    if manifest.rows and not manifest.columns:
+        raise SchemaError(
+            f"the data has {manifest.rows} rows and not one column",
+            path=manifest.files[0].url,
+            hint="Of TFRecord: declare the features in source.schema, with defaults where all may lack them",
+        )
     bound = None if source.where is None else bind(source.where, where_types, known)
     sources = {name: _class_source(name, manifest) for name in source.classes}
     found = [name for name, classes in source.classes.items() if classes == "auto"]

@@ -113,6 +113,14 @@ def test_a_sequence_example_is_refused_by_name():  # T17
     assert (caught.value.path, caught.value.row) == (str(DATA / "sequence.tfrecord"), 0)
 
 
+def test_records_without_a_feature_are_refused_as_no_column_could_give_them_back(tmp_path):
+    path = write(tmp_path / "a.tfrecord", [example(), b""])
+    with pytest.raises(SchemaError, match=r"2 rows and not one column.*a\.tfrecord"):
+        manifest_of(path)
+    table = read_all(path, schema={"x": {"dtype": "int64", "default": 7}})
+    assert table["x"].to_pylist() == [7, 7]
+
+
 def test_an_empty_file_has_no_rows(tmp_path):
     manifest = manifest_of(DATA / "empty.tfrecord", schema={"x": {"dtype": "int64"}})
     assert (manifest.rows, manifest.schema) == (0, pa.schema([("x", pa.int64())]))
