@@ -14,7 +14,7 @@ from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes
-from ingest.plan.resolve import cost, resolve
+from ingest.plan.resolve import check_share, cost, resolve
 from ingest.plan.schedule import Share
 from ingest.session import READ_AHEAD, STORE_SHARE, wanted
 from ingest.spec import Spec
@@ -98,11 +98,13 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
     sizes = UnitSizes(units.bytes, units.memory_bytes)
     memory = int(have.object_store_bytes * STORE_SHARE / world_size) or None
     order = resolve(wanted(spec), units.rows, sizes, world_size, memory)
+    ops = spec.augment.pipeline
+    row_bytes = max(8, output_bytes(ops) if ops else int(sizes.memory.sum()) // rows)
+    check_share(share, rows, row_bytes, have.object_store_bytes)
     layout = EpochLayout(units.rows, order, epoch=0)
     costs = cost(layout, sizes, world_size, share.batch, share.last)
     window_bytes = min(int(spec.order.window_bytes), (memory or int(spec.order.window_bytes) * 2) // 2)
     unit_bytes = int(units.memory_bytes.sum()) // len(units)
-    ops = spec.augment.pipeline
     return {
         "world_size": world_size,
         "batch_size": share.batch,

@@ -39,7 +39,7 @@ from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
 from ingest.plan.layout import Order
 from ingest.plan.reads import UnitSizes
-from ingest.plan.resolve import Wanted, resolve
+from ingest.plan.resolve import Wanted, check_share, resolve
 from ingest.plan.schedule import Share
 from ingest.read.windows import ReadOptions
 from ingest.spec import Spec, fingerprint
@@ -148,12 +148,7 @@ class Loader:
         self._found = found
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
-        if self._share.steps(manifest.rows) == 0:
-            raise PlanError(
-                f"{manifest.rows} rows are fewer than a global batch of {self._share.global_batch} "
-                f"({self._share.batch} rows on each of {self.world_size} ranks), and batch.last is 'drop': no step",
-                hint="Use a smaller batch, or batch.last: pad or keep",
-            )
+        check_share(self._share, manifest.rows, self._row_bytes(), cluster.resources().object_store_bytes)
         self._empty_lists = empty_lists(manifest.schema, spec.batch.ragged)
         self._cpus = cpus
         self._holder: list[Prefetcher] = []
@@ -233,15 +228,18 @@ class Loader:
         batch_bytes = output_bytes(self.spec.augment.pipeline) * self._share.batch
         return max(1, min(MOST_CALL_BATCHES, CALL_BYTES // max(1, batch_bytes)))
 
+    def _row_bytes(self) -> int:
+        """About what a row of a batch takes."""
+        ops = self.spec.augment.pipeline
+        return max(8, output_bytes(ops) if ops else int(self._sizes.memory.sum()) // self._found.manifest.rows)
+
     def _depth(self) -> int:
         """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
         if self.spec.loader.prefetch_batches != "auto":
             return self.spec.loader.prefetch_batches
-        manifest, rows = self._found.manifest, self._share.batch
         ops = self.spec.augment.pipeline
-        row_bytes = output_bytes(ops) if ops else int(self._sizes.memory.sum()) // max(1, manifest.rows)
         busy = CALLS_AT_A_TIME * self.spec.augment.actors + 2 if ops else PREFETCH_LEAST
-        batch_bytes = max(1, row_bytes * rows)
+        batch_bytes = self._row_bytes() * self._share.batch
         small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
         return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
 

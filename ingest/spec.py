@@ -270,7 +270,7 @@ class Order(Section):
         ByteSize(256 << 20), description="read ahead for shuffling, per rank"
     )
     interleave: Count | Auto = Field("auto", description="units per window")
-    lanes: Count | Auto = Field("auto", description="a power of two")
+    lanes: Annotated[int, Field(gt=0, le=2**16)] | Auto = Field("auto", description="a power of two")
 
     @field_validator("lanes")
     @classmethod

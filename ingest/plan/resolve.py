@@ -58,6 +58,33 @@ def resolve(
     return Order(wanted.seed, wanted.shuffle, lanes, interleave)
 
 
+def check_share(share: Share, rows: int, row_bytes: int, store_bytes: int) -> None:
+    """Refuse batches that an epoch of `rows` rows does not fill once, and those that no object store could hold.
+
+    Args:
+        share: of any rank.
+        rows: of an epoch.
+        row_bytes: about what a row of a batch takes.
+        store_bytes: of the whole cluster; 0 where that is not known.
+
+    Raises:
+        PlanError: with both numbers.
+    """
+    if share.steps(rows) == 0:
+        raise PlanError(
+            f"{rows} rows are fewer than a global batch of {share.global_batch} "
+            f"({share.batch} rows on each of {share.world_size} ranks), and batch.last is 'drop': no step",
+            hint="Use a smaller batch, or batch.last: pad or keep",
+        )
+    most = share.batch if share.last == "pad" else min(share.batch, rows)
+    if 0 < store_bytes < most * row_bytes:
+        raise PlanError(
+            f"a batch of {most} rows takes about {most * row_bytes} bytes, and the cluster's object store has "
+            f"{store_bytes} bytes",
+            hint="Use a smaller batch" + (", or batch.last: keep" if share.last == "pad" and rows < most else ""),
+        )
+
+
 def _check_full(total: int, world_size: int, memory_bytes: int | None, window_bytes: int) -> None:
     """A full shuffle opens every unit of a rank at once."""
     need, have = total // world_size, memory_bytes if memory_bytes is not None else window_bytes

@@ -13,7 +13,7 @@ from ingest.errors import PlanError
 from ingest.plan.lanes import bit_reversal, deal
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import gather_reads
-from ingest.plan.resolve import Wanted, cost, resolve
+from ingest.plan.resolve import Wanted, check_share, cost, resolve
 from ingest.plan.schedule import Schedule, Share
 from tests.plans import deliver, sizes_of
 
@@ -180,3 +180,20 @@ def test_a_billion_rows_plan_in_seconds_and_megabytes():
 
 
 GOLDEN = [[5, 4, 2, 0], [6, 7, 3, 1], [10, 8, 11, 9]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "last", "message"),
+    [
+        (101, "drop", r"100 rows are fewer than a global batch of 202 \(101 rows on each of 2 ranks\)"),
+        (10**9, "pad", "a batch of 1000000000 rows takes about 8000000000 bytes, and the .* has 1000000 bytes.*keep"),
+    ],
+)
+def test_a_batch_that_cannot_be_is_refused(batch, last, message):
+    with pytest.raises(PlanError, match=message):
+        check_share(Share(0, 2, batch, last), 100, 8, 10**6)
+
+
+def test_a_kept_tail_is_no_larger_than_the_data():
+    check_share(Share(0, 2, 10**9, "keep"), 100, 8, 10**6)
+    check_share(Share(0, 2, 10**9, "pad"), 100, 8, 0)  # nothing known
