@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +254,7 @@ def report(
         "spilled_bytes": spilled_bytes,
         "fetched_bytes": sum(report["fetched_bytes"] for report in reports),
         "away_bytes": sum(report["away_bytes"] for report in reports),
+        "storage": dict(sum((Counter(report.get("storage", {})) for report in reports), Counter())),
         "lanes": reports[0]["lanes"],
         "interleave": reports[0]["interleave"],
         "digest": ranks[0]["digest"],

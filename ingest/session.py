@@ -46,6 +46,7 @@ from ingest.spec import Spec, fingerprint
 from ingest.storage.filesystem import open_filesystem, write_file
 from ingest.storage.folders import found as found_files
 from ingest.storage.folders import join, storage_for
+from ingest.storage.traffic import NAMES
 
 CACHE_DIR = Path.home() / ".cache" / "ingest"
 STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
@@ -508,6 +509,7 @@ class Loader:
                 name: counters[name]
                 for name in ("read_wait_s", "fetched_bytes", "away_bytes", "reads", "held_bytes", "budget_bytes")
             },
+            "storage": {name: int(counters[f"storage_{name}"]) for name in NAMES},
             "augment_busy_s": measured.augment_busy_s,
             "verdict": verdict(measured),
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
 from ingest.errors import IngestError, ReadError
+from ingest.storage import counters
 
 ERROR_COLUMN = "__ingest_error__"
+TRAFFIC_KEY = b"ingest.traffic"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Call:
     size_bytes: int
 
     def __call__(self) -> Iterator[pa.Table]:
+        before = counters()
         # A failure travels as a block: raised, it would overtake the good blocks of earlier windows.
         try:
             table = self.function(*self.args)
@@ -35,7 +39,7 @@ class Call:
                 )
         except IngestError as error:
             table = error_table(error)
-        yield table
+        yield with_traffic(table, {name: total - before[name] for name, total in counters().items()})
 
 
 class Calls(Datasource):
@@ -62,6 +66,18 @@ class Calls(Datasource):
             )
             for call in self._calls
         ]
+
+
+def with_traffic(table: pa.Table, traffic: Mapping[str, int]) -> pa.Table:
+    """The table with what its read asked of the store beside its schema, where whoever holds no block can see it."""
+    asked = {name: count for name, count in traffic.items() if count}
+    return table.replace_schema_metadata({TRAFFIC_KEY: json.dumps(asked)} if asked else None)
+
+
+def traffic_in(schema: Any) -> dict[str, int]:
+    """What `with_traffic` put beside a schema."""
+    raw = (getattr(schema, "metadata", None) or {}).get(TRAFFIC_KEY)
+    return {} if raw is None else {str(name): int(count) for name, count in json.loads(raw).items()}
 
 
 def error_table(error: IngestError) -> pa.Table:

@@ -27,8 +27,10 @@ from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
 from ingest.plan.schedule import Schedule, Step
 from ingest.read.arranged import read_arranged
 from ingest.read.windows import window_call
+from ingest.storage.traffic import NAMES
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
+STORAGE = "storage_{}"  # a name of `storage.counters` among ours
 MOST_EPOCHS = 64  # under way at a time
 
 
@@ -99,6 +101,7 @@ class Feeder:
         self._waiting_for: tuple[_OpenWindow, int, int] | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
         self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0, "away_bytes": 0}
+        self._counters |= dict.fromkeys(map(STORAGE.format, NAMES), 0)
         self._clear()
 
     def _clear(self) -> None:
@@ -318,6 +321,10 @@ class Feeder:
         job = _job(step, parts, drops).pack()
         new = {part.read.key: part.read for part in parts if turn not in part.read.given}
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
+        for held in new.values():
+            if not held.given:
+                for name, count in held.delivery.traffic.items():
+                    self._counters[STORAGE.format(name)] += count
         self._counters["away_bytes"] += sum(held.delivery.away_bytes for held in new.values() if not held.given)
         for held in new.values():
             held.given.add(turn)

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster, private
-from ingest.engine.datasource import Call, Calls
+from ingest.engine.datasource import Call, Calls, traffic_in
 from ingest.engine.flow import Flow, Stretch
 from ingest.errors import IngestError, StageError
 
@@ -29,6 +29,7 @@ class Delivery:
         expected_rows: rows that make it complete.
         error: why it gave nothing.
         away_bytes: of its blocks, those that lay on another node when they arrived, and cross the network to this one.
+        traffic: what it asked of the store, by the names of `storage.counters`.
     """
 
     expected_rows: int
@@ -36,6 +37,7 @@ class Delivery:
     rows: int = 0
     error: IngestError | None = None
     away_bytes: int = 0
+    traffic: dict[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -125,6 +127,7 @@ class Segment:
             with self._flow.changed:
                 delivery.error = error
                 delivery.away_bytes += away
+                delivery.traffic = delivery.traffic or traffic_in(bundle.schema)  # every block of a read carries it
                 if error is None:
                     delivery.blocks.append((entry.ref, rows))
                     delivery.rows += rows

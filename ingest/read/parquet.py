@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
 STREAM_BYTES = 256 << 20
+READ_AHEAD = 3  # units of a remote window that are read at a time
 _RUN_ROWS, _RUN_ROW_BYTES = 8, 1 << 10  # shorter runs or smaller rows are sooner copied than handled one by one
 _NO_CLASSES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
@@ -67,7 +69,12 @@ def read_window(
         how = (schema, columns, storage, fill, classes)
         return read_unit(entry, ordinal, rows, *how, stream_bytes=stream_bytes, unit_rows=unit_rows)
 
-    tables = [one(piece) for piece in pieces]
+    if len(pieces) > 1 and open_filesystem(pieces[0].entry.url, storage).remote:
+        # While one unit is decoded, the next ones come over the network.
+        with ThreadPoolExecutor(min(READ_AHEAD, len(pieces))) as pool:
+            tables = list(pool.map(one, pieces))
+    else:
+        tables = [one(piece) for piece in pieces]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
