@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-ORDER_UNITS, ORDER_ROWS, ORDER_WINDOW, AUGMENT = 1, 2, 3, 4  # separate streams of one seed
+ORDER_UNITS, ORDER_ROWS, ORDER_WINDOW, AUGMENT, ORDER_GROUPS = 1, 2, 3, 4, 5  # separate streams of one seed
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85

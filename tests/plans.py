@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ingest.plan.buckets import BucketSchedule
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share, Step
@@ -29,7 +30,7 @@ class Deliveries:
         sample_ids: of a unit and some of its rows, all when None; rows are numbered through when it is left out.
     """
 
-    def __init__(self, schedule: Schedule, sample_ids: SampleIds | None = None) -> None:
+    def __init__(self, schedule: Schedule | BucketSchedule, sample_ids: SampleIds | None = None) -> None:
         layout = schedule.layout
         self.schedule, self.first = schedule, first_ids(layout.unit_rows)
         self._ids = sample_ids or self._numbered

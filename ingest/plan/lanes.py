@@ -7,6 +7,7 @@ equal parts, is cut near the same lanes: a rank keeps reading the same few lanes
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,12 +52,39 @@ class LaneRows:
     def rows(self) -> int:
         return int(self.count.sum())
 
+    @classmethod
+    def of(cls, rows: Mapping[int, NDArray[np.int64]]) -> LaneRows:
+        """From lanes, in order, with some rows of each: sorted int64."""
+        lane, start, count = [], [], []
+        for number, places in rows.items():
+            if len(places):
+                cuts = np.concatenate([[0], np.flatnonzero(np.diff(places) != 1) + 1, [len(places)]])
+                lane.append(np.full(len(cuts) - 1, number, np.int64))
+                start.append(places[cuts[:-1]])
+                count.append(np.diff(cuts))
+        none = np.zeros(0, np.int64)
+        return cls(*(np.concatenate([none, *column]) for column in (lane, start, count)))
+
+    def by_lane(self) -> Iterator[tuple[int, slice | NDArray[np.int64]]]:
+        """Each lane with its rows: a slice where they are one run, else sorted int64."""
+        borders = np.flatnonzero(np.diff(self.lane)) + 1
+        for runs in np.split(np.arange(len(self.lane)), borders):
+            if len(runs) == 1:
+                start = int(self.start[runs[0]])
+                yield int(self.lane[runs[0]]), slice(start, start + int(self.count[runs[0]]))
+            elif len(runs):
+                yield int(self.lane[runs[0]]), expand(self.start[runs], self.count[runs])
+
     def positions(self, lanes: int, fill: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Int64 (rows,): the place in the epoch of each row, or of those that `fill` picks."""
-        first = np.repeat(np.cumsum(self.count) - self.count, self.count)
-        inside = np.arange(self.rows, dtype=np.int64) - first + np.repeat(self.start, self.count)
-        places = positions(np.repeat(self.lane, self.count), inside, lanes)
+        places = positions(np.repeat(self.lane, self.count), expand(self.start, self.count), lanes)
         return places if fill is None else places[fill]
+
+
+def expand(start: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Int64 (sum of count,): the numbers of each run [start, start + count), one run after another."""
+    first = np.repeat(np.cumsum(count) - count, count)
+    return np.arange(int(count.sum()), dtype=np.int64) - first + np.repeat(start, count)
 
 
 def deal(position: int, count: int, lanes: int, begin: int, end: int) -> LaneRows:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
+from ingest.plan.buckets import BucketSchedule
 from ingest.plan.schedule import Schedule
 
 MATERIAL = (
@@ -152,7 +153,12 @@ class Arrangement:
 
 
 def gather_reads(
-    schedule: Schedule, sizes: UnitSizes, *, start: int = 0, stop: int | None = None, merged_bytes: int = 64 << 20
+    schedule: Schedule | BucketSchedule,
+    sizes: UnitSizes,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    merged_bytes: int = 64 << 20,
 ) -> list[Read]:
     """The reads for windows [start, stop) of a schedule, in order of need.
 

@@ -55,6 +55,34 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """Rows of an epoch whose lengths are sorted together, lane by lane, and cut into one group for each global batch.
+
+    Attributes:
+        start, end: positions; rows [start, end) of the epoch.
+        batch: the global batch that it was cut for. Step j of it lies at start + j * batch.
+    """
+
+    start: int
+    end: int
+    batch: int
+
+    @property
+    def groups(self) -> int:
+        return -(-(self.end - self.start) // self.batch)
+
+    def group(self, position: int) -> tuple[int, int, int]:
+        """(number, begin, end): the group that a position lies in, and the positions that stand for its rows."""
+        number = (position - self.start) // self.batch
+        begin = self.start + number * self.batch
+        return number, begin, min(begin + self.batch, self.end)
+
+    def under_way(self, position: int) -> bool:
+        """Whether some of its rows have been delivered and some have not."""
+        return self.start < position < self.end
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of one rank.
 
@@ -65,6 +93,7 @@ class Step:
         fill: int64 (rows of the batch,): which of the runs' rows stands at each place; None when each stands once.
         valid_rows: rows that count; the places after them repeat a row.
         after: the position in the epoch once all ranks have taken this step; the number of rows means its end.
+        chunk: whose rows it takes some of, where rows are sorted by length.
     """
 
     epoch: int
@@ -73,6 +102,7 @@ class Step:
     fill: NDArray[np.int64] | None
     valid_rows: int
     after: int
+    chunk: Chunk | None = None
 
 
 @dataclass(frozen=True)
@@ -144,27 +174,34 @@ class Schedule:
             runs = self.step(self.full_steps).runs
             spans += [(int(a), int(b), int(b + c)) for a, b, c in zip(runs.lane, runs.start, runs.count, strict=True)]
         found = [self._span(*span) for span in spans if span[2] > span[1]]
-        if not found:
-            return WindowNeeds(*np.zeros((4, 0), np.int64))
-        lane, window, first, last = np.concatenate(found, axis=1)
-        return _merge(lane, window, first, last)
+        return merge_needs(*np.concatenate([np.zeros((4, 0), np.int64), *found], axis=1))
 
     def _span(self, lane: int, low: int, high: int) -> NDArray[np.int64]:
         """Int64 (4, windows): lane, window, first and last step of the windows that hold rows [low, high) of a lane."""
-        lanes, starts = self.layout.order.lanes, self.layout.lane(lane).row_start
-        i = int(np.searchsorted(starts, low, side="right")) - 1
-        j = int(np.searchsorted(starts, high, side="left"))
-        window = np.arange(i, j, dtype=np.int64)
-        lane_column = np.full(j - i, lane, np.int64)
-        ends = [np.maximum(starts[i:j], low), np.minimum(starts[i + 1 : j + 1], high) - 1]
-        first, last = ((positions(lane_column, row, lanes) - self.position) // self.share.global_batch for row in ends)
-        return np.stack([lane_column, window, first, last])
+        span = window_span(self.layout, lane, low, high)
+        span[2:] = (span[2:] - self.position) // self.share.global_batch
+        return span
 
 
-def _merge(
+def window_span(layout: EpochLayout, lane: int, low: int, high: int) -> NDArray[np.int64]:
+    """Int64 (4, windows): lane and window of those that hold rows [low, high) of a lane, the positions of their first
+    and last such row.
+    """
+    lanes, starts = layout.order.lanes, layout.lane(lane).row_start
+    i = int(np.searchsorted(starts, low, side="right")) - 1
+    j = int(np.searchsorted(starts, high, side="left"))
+    window = np.arange(i, j, dtype=np.int64)
+    lane_column = np.full(j - i, lane, np.int64)
+    ends = [np.maximum(starts[i:j], low), np.minimum(starts[i + 1 : j + 1], high) - 1]
+    return np.stack([lane_column, window, *(positions(lane_column, row, lanes) for row in ends)])
+
+
+def merge_needs(
     lane: NDArray[np.int64], window: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> WindowNeeds:
     """Each (lane, window) once, with its earliest and latest need, sorted by need."""
+    if not len(lane):
+        return WindowNeeds(*np.zeros((4, 0), np.int64))
     by_window = np.lexsort((first, window, lane))
     lane, window, first, last = lane[by_window], window[by_window], first[by_window], last[by_window]
     new = np.concatenate([[True], (np.diff(lane) != 0) | (np.diff(window) != 0)])
