@@ -12,11 +12,14 @@ from ingest.engine import cluster
 from ingest.engine.hosts import Found, find_manifest
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
-from ingest.plan.layout import EpochLayout
+from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import check_share, cost, resolve
 from ingest.plan.schedule import Share
-from ingest.session import READ_AHEAD, STORE_SHARE, wanted
+from ingest.plan.waste import estimate
+from ingest.read.lengths import sample_lengths
+from ingest.read.windows import ReadOptions
+from ingest.session import READ_AHEAD, STORE_SHARE, bucketing_of, wanted
 from ingest.spec import Spec
 
 SHOWN = 100  # damaged places, each with its file, record and byte
@@ -129,4 +132,24 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
         "rank_budget_bytes": int(window_bytes * READ_AHEAD),
         "batch_bytes": output_bytes(ops) * share.batch if ops else unit_bytes * len(units) * share.batch // rows,
         "digest": manifest.digest,
+        **_lengths(spec, manifest, order, share),
+    }
+
+
+def _lengths(spec: Spec, manifest: Manifest, order: Order, share: Share) -> dict[str, Any]:
+    """What sorting by length saves, estimated from a sample; tokens are one rank's, padding is a share of them."""
+    bucketing = bucketing_of(spec)
+    if bucketing is None:
+        return {}
+    lengths = sample_lengths(manifest, bucketing.column, ReadOptions.of(spec))
+    waste = estimate(lengths, order, share, bucketing)
+    return {
+        "bucket_by": bucketing.column,
+        "chunk": bucketing.batches,
+        "sampled_rows": len(lengths),
+        "mean_length": waste.mean_length,
+        "batch_tokens": waste.batch_tokens,
+        "batch_tokens_p99": waste.batch_tokens_p99,
+        "padding_waste": waste.padding,
+        "padding_waste_unsorted": waste.padding_unsorted,
     }

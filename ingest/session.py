@@ -37,10 +37,12 @@ from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
+from ingest.plan.buckets import Bucketing
 from ingest.plan.layout import Order
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Wanted, check_share, resolve
-from ingest.plan.schedule import Share
+from ingest.plan.schedule import Chunk, Share
+from ingest.read.lengths import check_column
 from ingest.read.windows import ReadOptions
 from ingest.spec import Spec, fingerprint
 from ingest.storage.filesystem import open_filesystem, write_file
@@ -121,6 +123,7 @@ class Loader:
             raise
         del opened
         self._epoch, self._position = 0, 0
+        self._chunk: Chunk | None = None  # that the position lies in, where rows are sorted by length
         self._timings = Timings()
         self._prefetcher: Prefetcher | None = None
         self._closed = False
@@ -146,6 +149,8 @@ class Loader:
         spec, manifest = self.spec, found.manifest
         if spec.errors.on_bad_sample == "raise":
             refuse_damage(manifest)
+        if spec.batch.bucket_by is not None:
+            check_column(manifest.schema, spec.batch.bucket_by.column)
         self._found = found
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
@@ -159,6 +164,9 @@ class Loader:
         spec, manifest = self.spec, self._found.manifest
         auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
+        bucketing, chunk_bytes = bucketing_of(spec), 0
+        if bucketing is not None:
+            chunk_bytes = self._chunk_bytes(bucketing, order)
         self._order = order
         self._config = FeedConfig(
             share=self._share,
@@ -168,10 +176,11 @@ class Loader:
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             grows=spec.read.readers == "auto",
             place=spec.read.place,
-            budget_bytes=int(window_bytes * READ_AHEAD),
+            budget_bytes=int(window_bytes * READ_AHEAD) + chunk_bytes,
             arranged=self._arranged(),
             epochs=self._epochs,
             depth=self._depth(),
+            bucketing=bucketing,
         )
         self._feed.configure(manifest, self._found.ref, self._config)
         self._facts = states.Facts(
@@ -183,6 +192,25 @@ class Loader:
             rows=manifest.rows,
             backend=states.backend(gpu=self._gpu) if spec.augment.pipeline else {},
         )
+
+    def _chunk_bytes(self, bucketing: Bucketing, order: Order) -> int:
+        """Bytes of one rank's rows of two chunks, the one in hand and the next; refused where they do not fit."""
+        batches, share = bucketing.batches, self._share
+        if batches * share.global_batch < order.lanes:
+            raise PlanError(
+                f"batch.bucket_by: a chunk of {batches} global batches of {share.global_batch} rows has fewer rows "
+                f"than the {order.lanes} lanes",
+                hint="Use a larger batch.bucket_by.chunk or batch, or fewer order.lanes",
+            )
+        row_bytes = int(self._sizes.memory.sum()) // max(1, self._found.manifest.rows)
+        need, most = 2 * batches * share.batch * row_bytes, (self._memory_bytes or 0) // 2
+        if self._memory_bytes and need > most:
+            raise PlanError(
+                f"batch.bucket_by: two chunks of {batches} batches of {share.batch} rows of {row_bytes} bytes are "
+                f"{need} bytes, and each of {self.world_size} ranks may hold {most} for them",
+                hint="Use a smaller batch.bucket_by.chunk or batch, or a larger object store",
+            )
+        return need
 
     def _arranged(self) -> bool:
         """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
@@ -272,7 +300,7 @@ class Loader:
     def _next(self) -> Batch | None:
         if self._closed:
             raise IngestError("the loader is closed", stage="loader", hint="Make a new one")
-        if self._share.steps(self._facts.rows - self._position) == 0:
+        if self._chunk is None and self._share.steps(self._facts.rows - self._position) == 0:
             self._turn_page()  # a resume left less than a global batch, and the tail is dropped
             return None
         if self._epochs is not None and self._epoch >= self._epochs:
@@ -287,7 +315,7 @@ class Loader:
         if batch.ends_epoch:
             self._turn_page()
         else:
-            self._position = batch.after
+            self._position, self._chunk = batch.after, _around(batch)
         return batch
 
     def _take(self) -> Batch:
@@ -313,7 +341,7 @@ class Loader:
                 raise starved
 
     def _turn_page(self) -> None:
-        self._epoch, self._position = self._epoch + 1, 0
+        self._epoch, self._position, self._chunk = self._epoch + 1, 0, None
         self._flush()
         if self._epochs is not None and self._epoch >= self._epochs:
             self._bulletin.leave()
@@ -334,9 +362,9 @@ class Loader:
 
     def _start(self) -> Prefetcher:
         if self._prefetcher is None:
-            self._bulletin.compare("start from", self._place(self._epoch, self._position))
+            self._bulletin.compare("start from", self._place(self._epoch, self._position, self._chunk))
             self._log_turn()
-            self._feed.start(self._epoch, self._position)
+            self._feed.start(self._epoch, self._position, self._chunk)
             self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._timings)
             self._holder.append(self._prefetcher)
         return self._prefetcher
@@ -379,7 +407,7 @@ class Loader:
         counted = [each for each in bad if each.slot < info.valid_rows]
         if counted:
             self._record(info, counted)
-        if self._share.last != "drop" or self._quarantine is not None:
+        if self._share.last != "drop" or self._quarantine is not None or self._config.bucketing is not None:
             valid = np.arange(len(arrays["sample_id"])) < info.valid_rows
             valid[[each.slot for each in bad]] = False
             arrays["valid"] = valid
@@ -397,6 +425,7 @@ class Loader:
             lanes=self._order.lanes,
             fill=info.fill,
             ids=ids,
+            chunk=info.chunk,
             replaced={each.slot: each.sample_id for each in counted},
         )
 
@@ -423,10 +452,15 @@ class Loader:
         """A small JSON-ready state: continue after the last batch handed out, or after the batch given."""
         self._flush()
         if after is None:
-            return states.save(self._facts, self._epoch, self._position)
+            return self._save(self._epoch, self._position, self._chunk)
         if after.ends_epoch:
-            return states.save(self._facts, after.epoch + 1, 0)
-        return states.save(self._facts, after.epoch, after.after)
+            return self._save(after.epoch + 1, 0, None)
+        return self._save(after.epoch, after.after, _around(after))
+
+    def _save(self, epoch: int, position: int, chunk: Chunk | None) -> dict[str, Any]:
+        if self._config.bucketing is not None and chunk is None:
+            chunk = Chunk(position, position, self._share.global_batch)
+        return states.save(self._facts, epoch, position, chunk)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_changed_data: bool = False) -> None:
         """Continue where a state was saved, on any world and with any batch size.
@@ -442,30 +476,32 @@ class Loader:
         epoch, position, lanes, interleave = states.check(
             state, self._facts, asked, allow_changed_data=allow_changed_data
         )
+        chunk = states.chunk(state, position, self._facts.rows) if self._config.bucketing is not None else None
         self._bulletin.compare("load", {"epoch": epoch, "position": position, "lanes": lanes, "interleave": interleave})
         if (lanes, interleave) != (self._order.lanes, self._order.interleave):
             self._stop_prefetch()
             self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave))
         if self._quarantine is not None and position:
             self._quarantine.resume(epoch)
-        self._seek(epoch, position)
+        self._seek(epoch, position, chunk)
 
-    def _place(self, epoch: int, position: int) -> dict[str, Any]:
+    def _place(self, epoch: int, position: int, chunk: Chunk | None) -> dict[str, Any]:
         """What all ranks must agree on before they take a batch."""
         order, share = self._order, self._share
         return {
             "epoch": epoch,
             "position": position,
+            "chunk": None if chunk is None else [chunk.start, chunk.end, chunk.batch],
             "lanes": order.lanes,
             "interleave": order.interleave,
             "batch": share.batch,
             "digest": self._facts.digest,
         }
 
-    def _seek(self, epoch: int, position: int) -> None:
-        if (epoch, position) != (self._epoch, self._position):
+    def _seek(self, epoch: int, position: int, chunk: Chunk | None = None) -> None:
+        if (epoch, position, chunk) != (self._epoch, self._position, self._chunk):
             self._stop_prefetch()
-            self._epoch, self._position = epoch, position
+            self._epoch, self._position, self._chunk = epoch, position, chunk
 
     # -- report and end ------------------------------------------------------------------------------------------------
 
@@ -558,7 +594,19 @@ def wanted(spec: Spec) -> Wanted:
         lanes=None if order.lanes == "auto" else order.lanes,
         interleave=None if order.interleave == "auto" else order.interleave,
         window_bytes=int(order.window_bytes),
+        bucketed=spec.batch.bucket_by is not None,
     )
+
+
+def bucketing_of(spec: Spec) -> Bucketing | None:
+    """How batches are made of rows of like lengths, where they are."""
+    by = spec.batch.bucket_by
+    return None if by is None else Bucketing(by.column, by.chunk)
+
+
+def _around(batch: Batch) -> Chunk | None:
+    """The chunk that lies on both sides of a batch's end."""
+    return batch.chunk if batch.chunk is not None and batch.chunk.under_way(batch.after) else None
 
 
 def _close(feed: RankFeed, prefetchers: list[Prefetcher]) -> None:

@@ -22,10 +22,13 @@ from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, GoneError, Job, Ta
 from ingest.engine.segment import Delivery, Segment
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
+from ingest.plan.buckets import BucketSchedule, Groups, Part
+from ingest.plan.lanes import by_window
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
-from ingest.plan.schedule import Schedule, Step
+from ingest.plan.schedule import Chunk, Schedule, Step
 from ingest.read.arranged import read_arranged
+from ingest.read.lengths import lengths_of
 from ingest.read.windows import window_call
 from ingest.storage.traffic import NAMES
 
@@ -38,10 +41,11 @@ MOST_EPOCHS = 64  # under way at a time
 class _Epoch:
     """An epoch under way; steps and windows are taken from it in order."""
 
-    schedule: Schedule
+    schedule: Schedule | BucketSchedule
     first_step: int  # of this schedule, counted over the feeder's life
     windows_planned: int = 0
     windows: dict[tuple[int, int], _OpenWindow] = field(default_factory=dict)
+    groups: Groups | None = None  # of the chunk in hand, where rows are sorted by length
 
     @property
     def all_planned(self) -> bool:
@@ -57,6 +61,7 @@ class _OpenRead:
     delivery: Delivery
     held_bytes: int
     given: set[int] = field(default_factory=set)  # augmentation actors that were handed the table
+    lengths: NDArray[np.int64] | None = None  # of the table's rows, when first asked for
 
 
 @dataclass
@@ -109,7 +114,7 @@ class Feeder:
         self._segments: deque[Segment] = deque()
         self._expiring: list[tuple[int, int, _OpenRead]] = []
         self._open: dict[int, _OpenRead] = {}
-        self._steps: Iterator[tuple[_Epoch, Step]] = iter(())
+        self._steps: Iterator[tuple[_Epoch, Step | Part]] = iter(())
         self._failed: IngestError | None = None
 
     # -- called by the loader ------------------------------------------------------------------------------------------
@@ -132,14 +137,14 @@ class Feeder:
         config = self._config
         return cluster.readers_for(cluster.resources().cpus, config.place["num_cpus"], config.share.world_size)
 
-    def start(self, generation: int, epoch: int, position: int) -> None:
-        """Turn to a position; batches of earlier generations are forgotten."""
+    def start(self, generation: int, epoch: int, position: int, chunk: Chunk | None = None) -> None:
+        """Turn to a position, and the chunk that it lies in; batches of earlier generations are forgotten."""
         with self._flow.changed:
             self._generation = generation
             self._flow.changed.notify_all()
         with self._lock:
             self._drop_all()
-            self._add_epoch(epoch, position, 0)
+            self._add_epoch(epoch, position, 0, chunk)
             self._steps = self._walk()
             self._extend()
 
@@ -204,11 +209,14 @@ class Feeder:
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
-    def _add_epoch(self, epoch: int, position: int, first_step: int) -> None:
-        layout = EpochLayout(self._manifest.units.rows, self._config.order, epoch)
-        self._epochs.append(_Epoch(Schedule(layout, self._config.share, position), first_step))
+    def _add_epoch(self, epoch: int, position: int, first_step: int, chunk: Chunk | None = None) -> None:
+        layout, share = EpochLayout(self._manifest.units.rows, self._config.order, epoch), self._config.share
+        schedule: Schedule | BucketSchedule = Schedule(layout, share, position)
+        if self._config.bucketing is not None:
+            schedule = BucketSchedule(layout, share, self._config.bucketing.batches, position, chunk)
+        self._epochs.append(_Epoch(schedule, first_step))
 
-    def _walk(self) -> Iterator[tuple[_Epoch, Step]]:
+    def _walk(self) -> Iterator[tuple[_Epoch, Step | Part]]:
         """Steps in order, one epoch after the other; an epoch leaves the queue when its last step has been taken."""
         while True:
             epoch = self._epochs[0]
@@ -293,10 +301,12 @@ class Feeder:
 
     # -- assembling ----------------------------------------------------------------------------------------------------
 
-    def _assemble(self, epoch: _Epoch, step: Step) -> Taken:
+    def _assemble(self, epoch: _Epoch, step: Step | Part) -> Taken:
         number = epoch.first_step + step.index
         self._flow.advance(number)
         waited = time.monotonic()
+        if isinstance(step, Part):
+            step = self._sorted(epoch, step)
         parts = list(self._rows(epoch, step))
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
@@ -307,6 +317,7 @@ class Feeder:
             valid_rows=step.valid_rows,
             runs=step.runs,
             fill=step.fill,
+            chunk=step.chunk,
             read_wait_s=waited,
         )
         taken = self._dispatch(step, parts, info.pack())
@@ -334,25 +345,48 @@ class Feeder:
             self._augmenters[turn].hold.options(concurrency_group="hold").remote(key, *blocks)
         return Taken(info, job, turn)
 
+    def _sorted(self, epoch: _Epoch, part: Part) -> Step:
+        """The rows of a part, once all rows of its chunk are there and their lengths known."""
+        schedule = epoch.schedule
+        assert isinstance(schedule, BucketSchedule)
+        if epoch.groups is None or epoch.groups.chunk != part.chunk:
+            rows = schedule.lane_rows(part.chunk).items()
+            epoch.groups = schedule.groups(
+                part.chunk, {lane: self._lengths(epoch, lane, slice(*span)) for lane, span in rows}
+            )
+        return epoch.groups.step(part)
+
+    def _lengths(self, epoch: _Epoch, lane: int, rows: slice) -> NDArray[np.int64]:
+        """Int64 (rows,): of each of a lane's rows."""
+        assert self._config.bucketing is not None
+        column, found = self._config.bucketing.column, [_NO_IDS]
+        for part in self._lane_rows(epoch, lane, rows):
+            held = part.read
+            if held.lengths is None:
+                blocks = ray.get([ref for ref, _ in held.delivery.blocks])
+                held.lengths = np.concatenate([_NO_IDS, *(lengths_of(block.column(column)) for block in blocks)])
+            found.append(held.lengths[part.rows])
+        return np.concatenate(found)
+
     def _rows(self, epoch: _Epoch, step: Step) -> Iterator[_Part]:
         """The rows of each run of the step, windows awaited as they come."""
+        for lane, rows in step.runs.by_lane():
+            yield from self._lane_rows(epoch, lane, rows)
+
+    def _lane_rows(self, epoch: _Epoch, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[_Part]:
+        """Some rows of a lane, sorted, as parts of one window each."""
         layout = epoch.schedule.layout
-        runs = step.runs
-        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
-            starts = layout.lane(lane).row_start
-            at, end = start, start + count
-            while at < end:
-                number = int(np.searchsorted(starts, at, side="right")) - 1
-                first = int(starts[number])
-                until = min(end, int(starts[number + 1]))
-                opened = self._await(epoch, lane, number)
-                if self._config.arranged:
-                    begin = opened.start - first
-                    yield _Part(opened.read, slice(at + begin, until + begin), _NO_IDS)
-                else:
-                    rows, ids = self._window_rows(layout, opened)
-                    yield _Part(opened.read, rows[at - first : until - first], ids[at - first : until - first])
-                at = until
+        starts = layout.lane(lane).row_start
+        for number, some in by_window(rows, starts):
+            first = int(starts[number])
+            opened = self._await(epoch, lane, number)
+            shift = first - opened.start if self._config.arranged else first
+            inside = slice(some.start - shift, some.stop - shift) if isinstance(some, slice) else some - shift
+            if self._config.arranged:
+                yield _Part(opened.read, inside, _NO_IDS)
+            else:
+                table_rows, ids = self._window_rows(layout, opened)
+                yield _Part(opened.read, table_rows[inside], ids[inside])
 
     def _window_rows(self, layout: EpochLayout, opened: _OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if opened.rows is None:

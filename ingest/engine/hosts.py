@@ -21,6 +21,7 @@ from ingest.engine.tables import Tables
 from ingest.errors import ClusterError, IngestError, SampleError
 from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
+from ingest.plan.schedule import Chunk
 from ingest.spec import Augment, Source, fingerprint
 
 NAMESPACE = "ingest"
@@ -64,8 +65,8 @@ class FeederHost:
     def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
         self._feeder.configure(manifest, config, augmenters)
 
-    def start(self, generation: int, epoch: int, position: int) -> None:
-        self._feeder.start(generation, epoch, position)
+    def start(self, generation: int, epoch: int, position: int, chunk: Chunk | None) -> None:
+        self._feeder.start(generation, epoch, position, chunk)
 
     def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
         return self._feeder.take(generation, count)

@@ -11,9 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingest.errors import StageError
+from ingest.plan.buckets import Bucketing
 from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
-from ingest.plan.schedule import Share
+from ingest.plan.schedule import Chunk, Share
 from ingest.read.windows import ReadOptions
 
 
@@ -42,6 +43,7 @@ class FeedConfig:
         arranged: reads put their rows into the order of delivery, with their ids: for rows that the loader collates.
         epochs: the epoch after the last one to read; None when there is no last.
         depth: batches that may be asked for and not yet received.
+        bucketing: how batches are made of rows of like lengths; None when they are not.
     """
 
     share: Share
@@ -55,6 +57,7 @@ class FeedConfig:
     arranged: bool
     epochs: int | None
     depth: int
+    bucketing: Bucketing | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class BatchInfo:
         valid_rows: rows that count; later ones repeat a row.
         runs: the lanes' rows that it delivers.
         fill: int64 (rows,), which of them stands at each place; None when each stands once.
+        chunk: whose rows it delivers some of, where rows are sorted by length.
         read_wait_s: duration, how long the feeder waited for blocks of this batch.
     """
 
@@ -184,12 +188,14 @@ class BatchInfo:
     valid_rows: int
     runs: LaneRows
     fill: NDArray[np.int64] | None = None
+    chunk: Chunk | None = None
     read_wait_s: float = 0.0
 
     def pack(self) -> bytes:
         """As bytes; see `Job.pack`."""
         wait_us = round(self.read_wait_s * 1e6)
-        head = [self.epoch, self.after, int(self.ends_epoch), self.valid_rows, wait_us, len(self.runs.lane)]
+        chunk = (0, 0, 0) if self.chunk is None else (self.chunk.start, self.chunk.end, self.chunk.batch)
+        head = [self.epoch, self.after, int(self.ends_epoch), self.valid_rows, wait_us, *chunk, len(self.runs.lane)]
         fill = () if self.fill is None else (self.fill,)
         return np.concatenate(
             [np.array(head, np.int64), self.runs.lane, self.runs.start, self.runs.count, *fill]
@@ -199,8 +205,9 @@ class BatchInfo:
     def unpack(cls, packed: bytes) -> BatchInfo:
         """The inverse of `pack`; arrays are read-only views."""
         values = np.frombuffer(packed, np.int64)
-        epoch, after, ends_epoch, valid_rows, wait_us, runs = values[:6].tolist()
-        until = 6 + 3 * runs
+        epoch, after, ends_epoch, valid_rows, wait_us, start, end, batch, runs = values[:9].tolist()
+        until = 9 + 3 * runs
         fill = values[until:] if len(values) > until else None
-        lane, start, count = values[6:until].reshape(3, runs)
-        return cls(epoch, after, bool(ends_epoch), valid_rows, LaneRows(lane, start, count), fill, wait_us / 1e6)
+        chunk = Chunk(start, end, batch) if batch else None
+        rows = LaneRows(*values[9:until].reshape(3, runs))
+        return cls(epoch, after, bool(ends_epoch), valid_rows, rows, fill, chunk, wait_us / 1e6)

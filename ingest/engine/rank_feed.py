@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from ingest.errors import ClusterError, IngestError, StageError
 from ingest.loader.arranged import Arranged, join
 from ingest.manifest.listing import seems_tfrecord
 from ingest.manifest.model import Manifest
+from ingest.plan.schedule import Chunk
 from ingest.read.arranged import SAMPLE_ID
 from ingest.spec import Spec
 
@@ -91,7 +92,7 @@ class RankFeed:
         self._replace = spec.errors.on_bad_sample == "replace"
         self._manifest: Manifest | None = None
         self._config: FeedConfig | None = None
-        self._at = (0, 0)  # epoch and position after the last batch received
+        self._at: tuple[int, int, Chunk | None] = (0, 0, None)  # epoch, position, chunk after the last batch received
         self._tables: dict[int, pa.Table] = {}
         self._opened: dict[int, Arranged] = {}
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
@@ -169,9 +170,9 @@ class RankFeed:
         except _LostError as lost:  # the feeder, or the catalog that owns the manifest
             self._recover(lost)
 
-    def start(self, epoch: int, position: int) -> None:
-        """Turn to a position; tickets of before give nothing any more."""
-        self._at = (epoch, position)
+    def start(self, epoch: int, position: int, chunk: Chunk | None = None) -> None:
+        """Turn to a position, and the chunk that it lies in; tickets of before give nothing any more."""
+        self._at = (epoch, position, chunk)
         self._tickets.clear()
         try:
             self._turn()
@@ -230,7 +231,7 @@ class RankFeed:
                 raise taken
             info, job = BatchInfo.unpack(taken.info), Job.unpack(taken.job)
             arrays = self._join(taken, job) if call is None else self._augmented_arrays(call, place, job)
-            self._at = (info.epoch + 1, 0) if info.ends_epoch else (info.epoch, info.after)
+            self._at = (info.epoch + 1, 0, None) if info.ends_epoch else (info.epoch, info.after, info.chunk)
             ticket.left -= 1
             self._recoveries = 0
             yield info, arrays
@@ -271,7 +272,7 @@ class RankFeed:
             if self._closed or self._recoveries > MOST_RECOVERIES:
                 text = "a process or node died" + ("" if self._closed else f", and {MOST_RECOVERIES} restarts failed")
                 raise StageError(text, stage="feed", rank=self._rank, cause=str(lost)) from lost
-            log.warning("rank %d: %s; going on at epoch %d, row %d", self._rank, _first_line(lost), *self._at)
+            log.warning("rank %d: %s; going on at epoch %d, row %d", self._rank, _first_line(lost), *self._at[:2])
             try:
                 self._replace_dead()
                 self._turn()
@@ -362,9 +363,8 @@ class RankFeed:
                 self._opened.pop(key, None)
 
     def _collated(self, job: Job) -> dict[str, Any]:
-        slices = self._arranged and all(isinstance(gather.rows, slice) for gather in job.gathers)
-        if slices and all(gather.key in self._opened for gather in job.gathers):
-            return join([(self._opened[gather.key], cast("slice", gather.rows)) for gather in job.gathers])
+        if self._arranged and all(gather.key in self._opened for gather in job.gathers):
+            return join([(self._opened[gather.key], gather.rows) for gather in job.gathers])
         if self._own is not None:
             return self._identified(self._own(job, self._tables), job.sample_ids)
         pieces, ids = job.pieces(self._tables), job.sample_ids

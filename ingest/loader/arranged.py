@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ingest.augment.collate import collate, is_plain_list, nulls, to_numpy
 from ingest.loader.ragged import Ragged
+from ingest.plan.lanes import expand
 
 _Column = NDArray[Any] | Ragged | None
 
@@ -50,8 +51,8 @@ def _made_of_objects(kind: pa.DataType) -> bool:
     return not plain and not isinstance(kind, pa.BaseExtensionType)
 
 
-def join(parts: Sequence[tuple[Arranged, slice]]) -> dict[str, Any]:
-    """The columns of a batch, one part after another.
+def join(parts: Sequence[tuple[Arranged, slice | NDArray[np.int64]]]) -> dict[str, Any]:
+    """The columns of a batch, one part after another: a slice of a table's rows, or some of them, int64.
 
     Returns:
         Column name: array (rows, ...) or `Ragged`, sharing no memory with the tables.
@@ -71,17 +72,27 @@ def join(parts: Sequence[tuple[Arranged, slice]]) -> dict[str, Any]:
         else:
             slow.append(name)
     if slow:
-        pieces = [(part.table.select(slow), np.arange(rows.start, rows.stop)) for part, rows in parts]
+        pieces = [(part.table.select(slow), _listed(rows)) for part, rows in parts]
         out.update(collate(pieces))
     return {name: out[name] for name in first}
 
 
-def _join_lists(parts: Sequence[tuple[Ragged, slice]]) -> Ragged:
+def _listed(rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
+
+
+def _join_lists(parts: Sequence[tuple[Ragged, slice | NDArray[np.int64]]]) -> Ragged:
     values, lengths, missing = [], [], []
     for column, rows in parts:
-        ends = column.offsets[rows.start : rows.stop + 1]
-        values.append(column.values[ends[0] : ends[-1]])
-        lengths.append(np.diff(ends))
+        if isinstance(rows, slice):
+            ends = column.offsets[rows.start : rows.stop + 1]
+            values.append(column.values[ends[0] : ends[-1]])
+            lengths.append(np.diff(ends))
+        else:
+            starts = column.offsets[rows]
+            counts = column.offsets[rows + 1] - starts
+            values.append(column.values[expand(starts, counts)])
+            lengths.append(counts)
         missing.append(None if column.missing is None else column.missing[rows])
     counts = np.concatenate(lengths)
     offsets = np.zeros(len(counts) + 1, np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.plan.lanes import LaneRows
+from ingest.plan.schedule import Chunk
 
 
 class Batch(dict[str, Any]):
@@ -29,6 +30,7 @@ class Batch(dict[str, Any]):
         valid_rows: rows that count; `valid` is False for the others.
         ids: int64 (rows,), the planned sample ids: those of `sample_id`, but for rows that were replaced.
         replaced: row: sample id, of rows that do not count since that sample is bad; a copy of another stands there.
+        chunk: where rows are sorted by length, the chunk that it delivers some of.
     """
 
     epoch: int
@@ -39,6 +41,7 @@ class Batch(dict[str, Any]):
     lanes: int
     fill: NDArray[np.int64] | None
     ids: NDArray[np.int64]
+    chunk: Chunk | None
     replaced: Mapping[int, int] = MappingProxyType({})
 
     @property

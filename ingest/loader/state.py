@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from ingest.errors import StateError
+from ingest.plan.schedule import Chunk
 from ingest.spec import fingerprint
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,16 @@ def backend(*, gpu: bool) -> dict[str, str]:
     return found
 
 
-def save(facts: Facts, epoch: int, position: int) -> dict[str, Any]:
-    """A JSON-ready state of fixed shape."""
+def save(facts: Facts, epoch: int, position: int, chunk: Chunk | None = None) -> dict[str, Any]:
+    """A JSON-ready state of fixed shape.
+
+    Args:
+        facts: what the position depends on.
+        epoch: which.
+        position: in it.
+        chunk: where rows are sorted by length, the chunk that the position lies in; an empty one at a border.
+    """
+    sorted_ = {} if chunk is None else {"chunk": [chunk.start, chunk.end, chunk.batch]}
     return {
         "version": VERSION,
         "digest": facts.digest,
@@ -63,6 +72,7 @@ def save(facts: Facts, epoch: int, position: int) -> dict[str, Any]:
         "backend": facts.backend,
         "epoch": epoch,
         "position": position,
+        **sorted_,
     }
 
 
@@ -112,6 +122,24 @@ def check(
     if changed:
         return epoch, position, facts.lanes, facts.interleave
     return epoch, position, int(state["lanes"]), int(state["interleave"])
+
+
+def chunk(state: Mapping[str, Any], position: int, rows: int) -> Chunk | None:
+    """The chunk that the position of a state lies in; None at a border.
+
+    Raises:
+        StateError: it is none.
+    """
+    found = state.get("chunk")
+    if isinstance(found, (list, tuple)) and len(found) == 3 and all(isinstance(value, int) for value in found):
+        start, end, batch = found
+        if 0 <= start <= position <= end <= rows and batch > 0:
+            one = Chunk(start, end, batch)
+            return one if one.under_way(position) else None
+    raise StateError(
+        f"chunk {found} is none around position {position} in epochs of {rows} rows",
+        hint="Pass what state_dict() returned",
+    )
 
 
 def _difference(saved: Any, now: Any) -> str:

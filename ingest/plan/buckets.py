@@ -15,6 +15,7 @@ in as many steps as the new global batch needs, and the next chunk is the new wo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,7 +79,7 @@ def _borders(lengths: list[int], groups: int) -> list[int]:
             low = middle + 1
     borders = _filled(lengths, low, groups)
     while len(borders) - 1 < groups:  # groups to spare: halve the largest that can be
-        sizes = [b - a for a, b in zip(borders, borders[1:], strict=False)]
+        sizes = [b - a for a, b in itertools.pairwise(borders)]
         tokens = [size * lengths[b - 1] if size > 1 else 0 for size, b in zip(sizes, borders[1:], strict=True)]
         largest = tokens.index(max(tokens))
         borders.insert(largest + 1, (borders[largest] + borders[largest + 1]) // 2)
@@ -140,11 +141,11 @@ class Groups:
             group = self._rows[lane][int(self._turn[number])]
             first, last = (len(group) * (each - begin) // width for each in (part.begin, part.after))
             count = last - first
-            low, high = ((2 * count * each + world) // (2 * world) for each in (low, high))
-            rows[lane] = group[first + low : first + high]
-        own = sum(len(each) for each in rows.values())
-        if own:
-            return Step(part.epoch, part.index, LaneRows.of(rows), None, own, part.after, self.chunk)
+            own = slice(*(first + (2 * count * each + world) // (2 * world) for each in (low, high)))
+            rows[lane] = group[own]
+        taken = sum(len(each) for each in rows.values())
+        if taken:
+            return Step(part.epoch, part.index, LaneRows.of(rows), None, taken, part.after, self.chunk)
         lane, row = next(iter(self._shortest.items()))
         runs = LaneRows.of({lane: np.array([row], np.int64)})
         return Step(part.epoch, part.index, runs, np.zeros(1, np.int64), 0, part.after, self.chunk)

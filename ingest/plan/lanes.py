@@ -87,6 +87,29 @@ def expand(start: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int
     return np.arange(int(count.sum()), dtype=np.int64) - first + np.repeat(start, count)
 
 
+def by_window(
+    rows: slice | NDArray[np.int64], starts: NDArray[np.int64]
+) -> Iterator[tuple[int, slice | NDArray[np.int64]]]:
+    """Some rows of a lane, in order, by the window that holds them: (window, its rows), in the form they came in.
+
+    Args:
+        rows: a slice, or sorted int64.
+        starts: int64 (windows + 1,), the first row of each window.
+    """
+    if isinstance(rows, slice):
+        at = rows.start
+        while at < rows.stop:
+            number = int(np.searchsorted(starts, at, side="right")) - 1
+            until = min(rows.stop, int(starts[number + 1]))
+            yield number, slice(at, until)
+            at = until
+        return
+    home = np.searchsorted(starts, rows, side="right") - 1
+    for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(home)) + 1):
+        if len(some):
+            yield int(home[some[0]]), rows[some]
+
+
 def deal(position: int, count: int, lanes: int, begin: int, end: int) -> LaneRows:
     """Rows [begin, end) of the run of `count` rows at `position`, taken in lane order."""
     first = rows_before(position, lanes)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
 from ingest.plan.buckets import BucketSchedule
+from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
 from ingest.plan.schedule import Schedule
 
 MATERIAL = (

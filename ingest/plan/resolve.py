@@ -15,19 +15,24 @@ from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share
 
 LANES_PER_RANK = 8
+OPEN_WINDOWS = 4  # of a rank at least, however few its lanes: one is read while another is delivered
 MAX_AMPLIFICATION = 1.25
 EXACT_WINDOWS = 20_000  # above it, amplification is counted without merged reads, which then save next to nothing
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The order section of a spec, as plain values; None stands for `auto`."""
+    """The order section of a spec, as plain values; None stands for `auto`.
+
+    `bucketed`: each lane's rows are sorted by length, which wastes the less the more rows a lane has: few lanes.
+    """
 
     seed: int
     shuffle: Literal["none", "window", "full"]
     lanes: int | None
     interleave: int | None
     window_bytes: int
+    bucketed: bool = False
 
 
 def resolve(
@@ -51,7 +56,7 @@ def resolve(
     if wanted.shuffle == "full":
         _check_full(int(sizes.memory.sum()), world_size, memory_bytes, wanted.window_bytes)
     lanes = wanted.lanes or _lanes(wanted, unit_rows, sizes, world_size, window_bytes)
-    open_lanes = max(1, -(-lanes // world_size))
+    open_lanes = max(OPEN_WINDOWS if wanted.bucketed else 1, -(-lanes // world_size))
     unit_bytes = max(1, int(sizes.memory.sum()) // len(unit_rows))
     most = -(-len(unit_rows) // lanes) + 1
     interleave = wanted.interleave or max(1, min(most, window_bytes // (open_lanes * unit_bytes)))
@@ -96,7 +101,10 @@ def _check_full(total: int, world_size: int, memory_bytes: int | None, window_by
 
 
 def _lanes(wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world_size: int, window_bytes: int) -> int:
-    target = 1 << (LANES_PER_RANK * world_size - 1).bit_length()
+    per_rank = LANES_PER_RANK
+    if wanted.bucketed:  # one, or two where lanes on the borders between ranks are read twice
+        per_rank = 1 if world_size & (world_size - 1) == 0 else 2
+    target = 1 << (per_rank * world_size - 1).bit_length()
     rows = int(unit_rows.sum())
     layout = EpochLayout(unit_rows, Order(wanted.seed, wanted.shuffle, 1, 1), epoch=0)
     largest = int(sizes.memory.max())

@@ -106,6 +106,15 @@ def test_slices_give_what_gathering_gives():
         same(joined[name], array)
 
 
+def test_some_rows_give_what_gathering_gives():
+    one, two = table_of(0, 20, 1), table_of(100, 30, 2)
+    parts = [(one, np.array([1, 2, 7, 19])), (two, slice(4, 6)), (two, np.array([0, 29])), (one, np.array([0]))]
+    joined = shape(join([(Arranged(table), rows) for table, rows in parts]), "arrays")
+    listed = [(table, np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows) for table, rows in parts]
+    for name, array in collate(listed).items():
+        same(joined[name], array)
+
+
 def test_a_null_integer_is_refused_in_slices_too():
     table = pa.table({"n": pa.array([1, None], pa.int64())})
     with pytest.raises(ReadError, match="nulls"):
