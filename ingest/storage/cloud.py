@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -28,6 +29,7 @@ _LOOK_PAGES = 2  # of a listing, before asking whether its prefixes are worth a 
 _SHORT_TRIES = 3
 _ODD = re.compile(r"(^|/)(/|\.\.?(/|$))")  # segments that obstore's paths do not have: empty, `.` and `..`
 _ERRORS = (failures.BaseError, ValueError)
+_used_by: list[int] = []  # the process that first made a client
 
 
 class CloudFiles:
@@ -147,6 +149,14 @@ class CloudFiles:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _connect(self) -> Client:
+        # obstore's threads do not come along into a fork: its first request there would wait for ever.
+        if _used_by and _used_by[0] != os.getpid():
+            raise SourceError(
+                "this process was forked from one that had read from a cloud store, whose threads it lacks",
+                path=self._root,
+                hint="Start processes with 'spawn' or 'forkserver' (torch's DataLoader: multiprocessing_context)",
+            )
+        _used_by[:] = [os.getpid()]
         try:
             return make_client(self._scheme, self._bucket, self._storage, self._region)
         except _ERRORS as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 import time
 
 import faults
@@ -371,3 +373,29 @@ def test_keys_that_no_url_can_hold_are_refused_by_name(bucket):
     assert [info.url for info in files.walk(bucket.url("a"))] == [bucket.url("a/../b")]
     with pytest.raises(StoreError, match=r"has a part that is empty, '\.' or '\.\.'"):
         files.read_ranges(bucket.url("a/../b"), [(0, 1)])
+
+
+FORK = """
+import os, sys
+from ingest.errors import SourceError
+from ingest.spec import Storage
+from ingest.storage.filesystem import open_filesystem
+storage, url = Storage(endpoint_url=sys.argv[1]), sys.argv[2]
+assert len(open_filesystem(url, storage).read_ranges(url, [(0, 5)])[0]) == 5
+if os.fork() == 0:
+    try:
+        open_filesystem(url, storage).read_ranges(url, [(0, 5)])
+    except SourceError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+assert len(open_filesystem(url, storage).read_ranges(url, [(0, 5)])[0]) == 5
+"""
+
+
+def test_a_fork_that_cannot_read_says_so_and_does_not_hang(bucket):  # D14
+    bucket.put("x", DATA)
+    command = [sys.executable, "-c", FORK, bucket.endpoint, bucket.url("x")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "forked" in done.stdout
+    assert "spawn" in done.stdout
