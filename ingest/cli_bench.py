@@ -51,8 +51,14 @@ class Ceiling:
                 break
             chosen[unit] = None
             rows, size = rows + int(units.rows[unit]), size + int(units.memory_bytes[unit])
-        function, args = window_call(manifest, chosen, ReadOptions.of(spec))
-        self._table: pa.Table = function(*args)
+        by_source: dict[int, dict[int, None]] = {}
+        for unit in chosen:
+            by_source.setdefault(manifest.local([unit])[0], {})[unit] = None
+        tables = []
+        for source, held in by_source.items():
+            function, args = window_call(manifest, held, ReadOptions.of(spec, source))
+            tables.append(function(*args).select(manifest.schema.names))
+        self._table: pa.Table = pa.concat_tables(tables)
         self._order = np.random.default_rng(0).permutation(rows).astype(np.int64)
         self._batch_rows = min(batch_rows, rows)
         self._work = self._augment(spec, threads) if spec.augment.pipeline else self._collate

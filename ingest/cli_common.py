@@ -61,15 +61,27 @@ def _override(values: dict[str, Any], override: str) -> None:
     except yaml.YAMLError as error:
         raise SpecError(f"--set {override}: the value is not YAML: {error}") from None
     *parents, last = dotted.split(".")
-    at = values
+    at: Any = values
     for parent in parents:
+        if isinstance(at, list):
+            at = _item(at, parent, override)
+            continue
         inner = at.get(parent)
         if inner is None:
             inner = at[parent] = {}
-        if not isinstance(inner, dict):
+        if not isinstance(inner, (dict, list)):
             raise SpecError(f"--set {override}: '{parent}' is not a mapping")
         at = inner
+    if isinstance(at, list):
+        raise SpecError(f"--set {override}: '{last}' is one of a list", hint="Set a key of it, as sources.0.weight=2")
     at[last] = value
+
+
+def _item(items: list[Any], number: str, override: str) -> dict[str, Any]:
+    item = items[int(number)] if number.isdigit() and int(number) < len(items) else None
+    if not isinstance(item, dict):
+        raise SpecError(f"--set {override}: there is no section '{number}' in a list of {len(items)}")
+    return item
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------

@@ -41,10 +41,13 @@ def convert(
         compare: read every file back and compare it with what it was made from.
 
     Raises:
+        SpecError: the spec mixes several sources.
         SourceError: the folder is not empty, or cannot be written.
         SchemaError: a column has no place in the format.
     """
     began = time.perf_counter()
+    if spec.source is None:
+        raise SpecError("convert writes one source, and the spec has sources", hint="Convert them one by one")
     storage = spec.source.storage
     if open_filesystem(folder, storage).walk(folder):
         raise SourceError("the folder is not empty", path=folder, hint="Give a new one, or empty it first")

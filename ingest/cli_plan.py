@@ -9,13 +9,15 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.hosts import Found, find_manifest
+from ingest.engine.hosts import Found, find_manifests
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import Order
+from ingest.plan.mixture import layout_of
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import check_share, cost, resolve
 from ingest.plan.schedule import Share
+from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.plan.waste import estimate
 from ingest.read.lengths import sample_lengths
 from ingest.read.windows import ReadOptions
@@ -26,13 +28,14 @@ SHOWN = 100  # damaged places, each with its file, record and byte
 
 
 def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
-    """The manifest of a spec's source, made once for all that name the same run (this job, when left out).
+    """The manifest of a spec's sources, made once for all that name the same run (this job, when left out).
 
     Raises:
         SourceError: the data cannot be found, listed or opened; or is damaged, where the spec does not allow that.
     """
     run = run or ray.get_runtime_context().get_job_id()
-    found = find_manifest(spec.source, run, cache_dir, min(spec.read.cpus, cluster.resources().cpus))
+    cpus = min(spec.read.cpus, cluster.resources().cpus)
+    found = find_manifests(spec.inputs, run, cache_dir, cpus, mixed=spec.weights is not None)
     if spec.errors.on_bad_sample == "raise":
         refuse_damage(found.manifest)
     return found
@@ -41,7 +44,8 @@ def find(spec: Spec, cache_dir: Path | None, run: str | None = None) -> Found:
 def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
     """What is there. `bytes` counts whole files, `column_bytes` what reading the wanted columns fetches.
 
-    `rows` are those that an epoch consists of, `data_rows` those before `where`, `split` and `limit`.
+    `rows` are those that an epoch consists of (of several sources, those that they have), `data_rows` those before
+    `where`, `split` and `limit`.
     Of TFRecord, what indexing found damaged: `damaged_files`, `damaged_places`, `lost_records` as far as their number
     can be known, `lost_bytes`, and in `damage` the first places.
 
@@ -64,15 +68,22 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
             name: {"source": source, "type": str(manifest.schema.field(name).type)}
             for name, source in manifest.columns.items()
         },
-        **({"where": spec.source.where} if spec.source.where is not None else {}),
-        **({"split": spec.source.split.take} if spec.source.split is not None else {}),
+        **({"sources": described(spec, manifest, None)} if spec.weights is not None else _kept(spec)),
         **({"classes": {n: len(c) for n, c in manifest.classes.items()}} if manifest.classes else {}),
         **_damage(manifest),
     }
 
 
+def _kept(spec: Spec) -> dict[str, Any]:
+    source = spec.inputs[0]
+    return {
+        **({"where": source.where} if source.where is not None else {}),
+        **({"split": source.split.take} if source.split is not None else {}),
+    }
+
+
 def _damage(manifest: Manifest) -> dict[str, Any]:
-    if manifest.format != "tfrecord":
+    if all(part.format != "tfrecord" for part in manifest.parts):
         return {}
     damage = manifest.damage
     return {
@@ -97,14 +108,15 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
     have = cluster.resources()
     cluster.check(spec, have, world_size)
     manifest = find(spec, cache_dir).manifest
-    units, rows = manifest.units, manifest.rows
+    mix = mix_of(spec, manifest, share.global_batch)
+    units, rows = manifest.units, epoch_rows(manifest, mix)
     sizes = UnitSizes(units.bytes, units.memory_bytes)
     memory = int(have.object_store_bytes * STORE_SHARE / world_size) or None
-    order = resolve(wanted(spec), units.rows, sizes, world_size, memory)
+    order = resolve(wanted(spec), units.rows, sizes, world_size, memory, mix)
     ops = spec.augment.pipeline
-    row_bytes = max(8, output_bytes(ops) if ops else int(sizes.memory.sum()) // rows)
-    check_share(share, rows, row_bytes, have.object_store_bytes)
-    layout = EpochLayout(units.rows, order, epoch=0)
+    result_bytes = max(8, output_bytes(ops) if ops else row_bytes(manifest, mix))
+    check_share(share, rows, result_bytes, have.object_store_bytes)
+    layout = layout_of(units.rows, order, 0, mix)
     costs = cost(layout, sizes, world_size, share.batch, share.last)
     window_bytes = min(int(spec.order.window_bytes), (memory or int(spec.order.window_bytes) * 2) // 2)
     unit_bytes = int(units.memory_bytes.sum()) // len(units)
@@ -121,7 +133,7 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
         "lanes": order.lanes,
         "interleave": order.interleave,
         "units": len(units),
-        "windows": sum(len(layout.lane(lane)) for lane in range(order.lanes)),
+        "windows": sum(layout.lane_windows(lane) for lane in range(order.lanes)),
         "open_units": costs.open_units,
         "label_variance": costs.label_variance,
         "read_amplification": costs.read_amplification,
@@ -130,8 +142,9 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
         "window_bytes": window_bytes,
         "rank_window_bytes": costs.open_units * unit_bytes // world_size,
         "rank_budget_bytes": int(window_bytes * READ_AHEAD),
-        "batch_bytes": output_bytes(ops) * share.batch if ops else unit_bytes * len(units) * share.batch // rows,
+        "batch_bytes": result_bytes * share.batch,
         "digest": manifest.digest,
+        **({"sources": described(spec, manifest, mix)} if mix else {}),
         **_lengths(spec, manifest, order, share),
     }
 

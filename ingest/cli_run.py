@@ -258,6 +258,7 @@ def report(
         "lanes": reports[0]["lanes"],
         "interleave": reports[0]["interleave"],
         "digest": ranks[0]["digest"],
+        **({"sources": reports[0]["sources"]} if "sources" in reports[0] else {}),
         "wall_s": wall_s,
         "ranks": reports,
     }

@@ -35,7 +35,7 @@ def show(spec: Spec, output: Path, *, samples: int, passes: int, cache_dir: Path
     for unit in range(len(manifest.units)):
         if sum(map(len, ids)) >= samples:
             break
-        function, args = window_call(manifest, {unit: None}, ReadOptions.of(spec))
+        function, args = window_call(manifest, {unit: None}, ReadOptions.of(spec, manifest.local([unit])[0]))
         tables.append(function(*args))
         ids.append(manifest.sample_ids(unit))
     table = pa.concat_tables(tables).slice(0, samples)

@@ -16,7 +16,11 @@ from ingest.cli_plan import find
 from ingest.cli_trainers import Trainers
 from ingest.errors import PlanError
 from ingest.loader.batch import Batch
+from ingest.manifest.model import Manifest
+from ingest.plan.layout import Order
+from ingest.plan.mixture import Mix, MixtureLayout
 from ingest.plan.schedule import Share
+from ingest.plan.sources import described, epoch_rows, mix_of
 from ingest.session import Loader
 from ingest.spec import Spec
 
@@ -165,8 +169,9 @@ def verify(
         IngestError: of the first rank that fails.
     """
     began = time.perf_counter()
-    found = find(spec, cache_dir)
-    rows, start, state = found.manifest.rows, 0, None
+    manifest = find(spec, cache_dir).manifest
+    mix = mix_of(spec, manifest, spec.batch.per_rank(world_size) * world_size)
+    rows, start, state = epoch_rows(manifest, mix), 0, None
     parts: list[list[Seen]] = []
     if resume is not None:
         share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
@@ -179,22 +184,76 @@ def verify(
     parts.append(_consume(spec, world_size, cache_dir, epoch, None, state, positions))
     share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
     last_state = parts[-1][0].state
+    dropped, padded = share.dropped(rows - start), share.padded(rows - start)
+    if mix is None:
+        bucketed = spec.batch.bucket_by is not None
+        padded = 0 if bucketed and share.last == "keep" else padded
+        compared = compare(parts, manifest.kept_ids(), dropped, padded, positions, or_more=bucketed)
+    else:
+        order = Order(spec.order.seed, spec.order.shuffle, last_state["lanes"], last_state["interleave"])
+        passes = Passes(manifest, MixtureLayout(manifest.units.rows, order, epoch, mix))
+        compared = compare(parts, passes.kept, dropped, padded, positions, passes=passes)
+        compared["sources"] = passes.summary(parts, described(spec, manifest, mix))
     return {
         "world_size": world_size,
         "epoch": epoch,
-        **compare(
-            parts,
-            found.manifest.kept_ids(),
-            share.dropped(rows - start),
-            0 if spec.batch.bucket_by and share.last == "keep" else share.padded(rows - start),
-            positions,
-            or_more=spec.batch.bucket_by is not None,
-        ),
+        **compared,
         "lanes": last_state["lanes"],
         "interleave": last_state["interleave"],
-        "digest": found.manifest.digest,
+        "digest": manifest.digest,
         "seconds": time.perf_counter() - began,
     }
+
+
+class Passes:
+    """What must come of a mixture: of each source and pass every row once, of a part of a pass no row twice.
+
+    A row is told by a number that its id and its pass make, by the pass that the plan has at its position; where the
+    plan has another source there, the number is one that nobody has.
+
+    Args:
+        manifest: of all sources.
+        layout: of the epoch.
+
+    Attributes:
+        kept: int64, the numbers that may come, sorted.
+        rows: that an epoch has.
+    """
+
+    def __init__(self, manifest: Manifest, layout: MixtureLayout) -> None:
+        self._layout, self._ids = layout, manifest.data_rows
+        self._starts = np.array(manifest.first_ids, np.int64)
+        mix: Mix = layout.mix
+        self.rows = mix.rows
+        kept = [np.zeros(0, np.int64)]
+        for source, count in enumerate(mix.passes(layout.unit_rows).tolist()):
+            ids = manifest.parts[source].kept_ids() + self._starts[source]
+            kept += [ids + pass_ * self._ids for pass_ in range(count)]
+        self.kept = np.sort(np.concatenate(kept))
+
+    def numbers(self, ids: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Int64 (n,): that of each row, by its id and its position."""
+        source, pass_ = self._layout.origins(places)
+        right = self.source_of(ids) == source
+        return np.where(right, ids + pass_ * self._ids, -1)
+
+    def source_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Int64 (n,): the source of each sample; of those that begin at one id, the last: the others have no rows."""
+        return np.searchsorted(self._starts, ids, side="right") - 1
+
+    def summary(self, parts: Sequence[Sequence[Seen]], sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Of each source, beside what is planned: rows `delivered`, and how often, `passes_delivered` and `share`."""
+        ids = np.concatenate([seen.ids for part in parts for seen in part])
+        counts = np.bincount(self.source_of(ids), minlength=len(sources)).tolist()
+        return [
+            {
+                **source,
+                "delivered": count,
+                "passes_delivered": count / max(1, source["rows"]),
+                "share": count / max(1, len(ids)),
+            }
+            for source, count in zip(sources, counts, strict=True)
+        ]
 
 
 def resumed(spec: Spec, resume: Resume) -> Spec:
@@ -227,6 +286,7 @@ def compare(
     limit: int | None,
     *,
     or_more: bool = False,
+    passes: Passes | None = None,
 ) -> dict[str, Any]:
     """Compare what the ranks received with what there is.
 
@@ -237,6 +297,7 @@ def compare(
         padded: invalid rows that the plan adds.
         limit: positions that the digests cover; None for all.
         or_more: whether lengths, which the plan does not know, may leave a rank without rows, and add invalid ones.
+        passes: of a mixture, whose rows are told by source and pass too, and `kept` holds their numbers.
 
     Returns:
         `expected` is the rows that must come, `missing` those of them that did not, `repeated` the deliveries beyond
@@ -250,10 +311,11 @@ def compare(
     bad = [pair for seen in ranks for pair in seen.bad.items()]
     ids = np.concatenate([*(seen.ids for seen in ranks), np.array([sample for sample, _ in bad], np.int64)])
     places = np.concatenate([*(seen.positions for seen in ranks), np.array([place for _, place in bad], np.int64)])
-    rows = len(kept)
-    nearest = np.minimum(np.searchsorted(kept, ids), max(0, rows - 1))
-    inside = nearest[kept[nearest] == ids] if rows else nearest[:0]
-    times = np.bincount(inside, minlength=rows)
+    numbers = ids if passes is None else passes.numbers(ids, places)
+    rows = len(kept) if passes is None else passes.rows
+    nearest = np.minimum(np.searchsorted(kept, numbers), max(0, len(kept) - 1))
+    inside = nearest[kept[nearest] == numbers] if rows else nearest[:0]
+    times = np.bincount(inside, minlength=len(kept))
     expected = rows - dropped
     distinct = int(np.count_nonzero(times))
     by_place = np.argsort(places, kind="stable")

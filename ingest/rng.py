@@ -43,17 +43,20 @@ def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.
     return np.stack([c0, c1, c2, c3])
 
 
-def bits(seed: int, stream: int, major: int, ids: NDArray[np.int64], draws: int = 1) -> NDArray[np.uint64]:
+def bits(
+    seed: int, stream: int, major: int | NDArray[np.int64], ids: NDArray[np.int64], draws: int = 1
+) -> NDArray[np.uint64]:
     """Uint64 (n, 2 * draws): 128 * draws random bits for each id, keyed by (seed, stream, major, id).
 
     Args:
         seed: 0 <= seed < 2**63.
         stream: which use of the seed, below 2**8.
-        major: the epoch or pass, below 2**32.
+        major: the epoch or pass, below 2**32; or int64 (n,), that of each id.
         ids: int64 (n,), not negative.
         draws: blocks of 128 bits for each id, below 2**24.
     """
     ids = np.repeat(np.asarray(ids, np.int64).astype(np.uint64), draws)
+    major = major if isinstance(major, int) else np.repeat(np.asarray(major, np.uint64), draws)
     counter = np.empty((4, len(ids)), np.uint64)
     counter[0], counter[1], counter[2] = ids & _LOW, ids >> _SHIFT, major
     counter[3].reshape(-1, draws)[:] = np.arange(draws) + (stream << 24)
@@ -61,8 +64,10 @@ def bits(seed: int, stream: int, major: int, ids: NDArray[np.int64], draws: int 
     return np.stack([out[0] << _SHIFT | out[1], out[2] << _SHIFT | out[3]], axis=1).reshape(-1, 2 * draws)
 
 
-def uniforms(seed: int, pass_: int, sample_ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Float64 (n, count) in [0, 1): the augmentation numbers of each sample, 53 bits each."""
+def uniforms(
+    seed: int, pass_: int | NDArray[np.int64], sample_ids: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """Float64 (n, count) in [0, 1): the augmentation numbers of each sample, 53 bits each; passes may be by sample."""
     drawn = bits(seed, AUGMENT, pass_, sample_ids, -(-count // 2))[:, :count]
     return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

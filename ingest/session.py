@@ -20,7 +20,7 @@ import ray
 
 from ingest.engine import cluster
 from ingest.engine.bulletin import Bulletin
-from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifest, open_catalog
+from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifests, open_catalog
 from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.engine.replace import BAD, Bad
@@ -39,9 +39,11 @@ from ingest.metrics.verdict import Measured, verdict
 from ingest.ops import output_bytes
 from ingest.plan.buckets import Bucketing
 from ingest.plan.layout import Order
+from ingest.plan.mixture import Mix
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Wanted, check_share, resolve
 from ingest.plan.schedule import Chunk, Share
+from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.read.lengths import check_column
 from ingest.read.windows import ReadOptions
 from ingest.spec import Spec, fingerprint
@@ -98,13 +100,12 @@ class Loader:
         self._gpu = gpu = cluster.uses_gpu(self.spec, have, self.world_size)
         try_functions(self.spec.augment, gpu=gpu)
         listing = (
-            self.spec.source,
             ray.get_runtime_context().get_job_id(),
             None if cache_dir is None else Path(cache_dir),
             min(self.spec.read.cpus, have.cpus),
             _PROCESS,
         )
-        opened = open_catalog(*listing)  # first, since all else waits for it
+        opened = [open_catalog(source, *listing) for source in self.spec.inputs]  # first, since all else waits for it
         self._feed = RankFeed(
             self.spec,
             batch_rows=share.batch,
@@ -114,7 +115,8 @@ class Loader:
             call_batches=self._call_batches(),
         )
         try:
-            self._prepare(find_manifest(*listing, opened=opened), have.cpus)
+            mixed = self.spec.weights is not None
+            self._prepare(find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed), have.cpus)
             self._bulletin = self._enter(listing)
             self._quarantine = self._open_quarantine(cache_dir)
             self._log: CoverageLog | None = None
@@ -153,25 +155,29 @@ class Loader:
             check_column(manifest.schema, spec.batch.bucket_by.column)
         self._found = found
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
-        order = resolve(wanted(spec), manifest.units.rows, self._sizes, self.world_size, self._memory_bytes)
-        check_share(self._share, manifest.rows, self._row_bytes(), cluster.resources().object_store_bytes)
+        mix = mix_of(spec, manifest, self._share.global_batch)
+        unit_rows = manifest.units.rows
+        order = resolve(wanted(spec), unit_rows, self._sizes, self.world_size, self._memory_bytes, mix)
+        self._rows, self._mean_bytes = epoch_rows(manifest, mix), row_bytes(manifest, mix)
+        check_share(self._share, self._rows, self._row_bytes(), cluster.resources().object_store_bytes)
         self._empty_lists = empty_lists(manifest.schema, spec.batch.ragged)
         self._cpus = cpus
         self._holder: list[Prefetcher] = []
-        self._configure(order)
+        self._configure(order, mix)
 
-    def _configure(self, order: Order) -> None:
+    def _configure(self, order: Order, mix: Mix | None) -> None:
         spec, manifest = self.spec, self._found.manifest
         auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
         bucketing, chunk_bytes = bucketing_of(spec), 0
         if bucketing is not None:
             chunk_bytes = self._chunk_bytes(bucketing, order)
-        self._order = order
+        self._order, self._mix = order, mix
+        self._rows = epoch_rows(manifest, mix)
         self._config = FeedConfig(
             share=self._share,
             order=order,
-            read=ReadOptions.of(spec),
+            read=tuple(ReadOptions.of(spec, number) for number in range(len(spec.inputs))),
             readers=auto_readers if spec.read.readers == "auto" else spec.read.readers,
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             grows=spec.read.readers == "auto",
@@ -181,6 +187,7 @@ class Loader:
             epochs=self._epochs,
             depth=self._depth(),
             bucketing=bucketing,
+            mix=mix,
         )
         self._feed.configure(manifest, self._found.ref, self._config)
         self._facts = states.Facts(
@@ -189,7 +196,7 @@ class Loader:
             pixels={**spec.pixel_facts(), **manifest.content_facts()},
             lanes=order.lanes,
             interleave=order.interleave,
-            rows=manifest.rows,
+            rows=self._rows,
             backend=states.backend(gpu=self._gpu) if spec.augment.pipeline else {},
         )
 
@@ -214,15 +221,18 @@ class Loader:
 
     def _arranged(self) -> bool:
         """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
-        manifest = self._found.manifest
-        row_bytes = int(self._sizes.memory.sum()) // max(1, manifest.rows)
-        return not self.spec.augment.pipeline and row_bytes <= ARRANGED_ROW_BYTES
+        return not self.spec.augment.pipeline and self._mean_bytes <= ARRANGED_ROW_BYTES
 
     def _enter(self, listing: tuple[Any, ...]) -> Bulletin:
         """Make this rank known to the others."""
         stream = fingerprint({"spec": self.spec.model_dump(mode="json"), "world_size": self.world_size})
         bulletin = Bulletin(
-            self._found.catalog, lambda: open_catalog(*listing)[0], stream, self.rank, self.world_size, _PROCESS
+            self._found.catalog,
+            lambda: open_catalog(self.spec.inputs[0], *listing)[0],
+            stream,
+            self.rank,
+            self.world_size,
+            _PROCESS,
         )
         bulletin.enter(self._feed.feeder)
         self._feed.on_feeder = bulletin.change_feeder
@@ -235,7 +245,7 @@ class Loader:
             return None
         beside = Path(cache_dir) if cache_dir is not None else Path(tempfile.gettempdir()) / f"ingest-{os.getuid()}"
         self._quarantine_url = errors.quarantine or str(beside / "quarantine")
-        storage = storage_for(self._quarantine_url, self.spec.source)
+        storage = storage_for(self._quarantine_url, self.spec.inputs)
         name = f"{self._facts.digest[:12]}-{fingerprint(self._facts.pixels)}"
         kept = (
             record
@@ -248,7 +258,7 @@ class Loader:
             lambda file, data: write_file(join(self._quarantine_url, file), data, storage),
             kept,
             budget=errors.budget,
-            rows=self._found.manifest.rows,
+            rows=self._rows,
             count=self._bulletin.bad,
         )
 
@@ -260,7 +270,7 @@ class Loader:
     def _row_bytes(self) -> int:
         """About what a row of a batch takes."""
         ops = self.spec.augment.pipeline
-        return max(8, output_bytes(ops) if ops else int(self._sizes.memory.sum()) // self._found.manifest.rows)
+        return max(8, output_bytes(ops) if ops else self._mean_bytes)
 
     def _depth(self) -> int:
         """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
@@ -276,7 +286,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Steps in an epoch."""
-        return self._share.steps(self._found.manifest.rows)
+        return self._share.steps(self._rows)
 
     @property
     def epoch(self) -> int:
@@ -375,7 +385,7 @@ class Loader:
         if url is None:
             return
         if self._log is None:
-            storage, facts = storage_for(url, self.spec.source), plan_facts(self._found.manifest, self._order)
+            storage, facts = storage_for(url, self.spec.inputs), plan_facts(self._found.manifest, self._order)
             file = join(url, f"{facts.name}{PLAN_SUFFIX}")
             if open_filesystem(file, storage).info(file) is None:
                 write_file(file, facts.encode(), storage)
@@ -473,14 +483,17 @@ class Loader:
             StateError: the data, the order or the pixels have changed, or ranks differ; both sides are shown.
         """
         asked = {"lanes": self.spec.order.lanes, "interleave": self.spec.order.interleave}
-        epoch, position, lanes, interleave = states.check(
-            state, self._facts, asked, allow_changed_data=allow_changed_data
-        )
-        chunk = states.chunk(state, position, self._facts.rows) if self._config.bucketing is not None else None
+        facts, mix = self._facts, self._mix
+        if self.spec.mix.stop == "steps" and isinstance(state.get("rows"), int):
+            facts = replace(facts, rows=state["rows"])  # an epoch keeps its rows where a global batch has others now
+        epoch, position, lanes, interleave = states.check(state, facts, asked, allow_changed_data=allow_changed_data)
+        chunk = states.chunk(state, position, facts.rows) if self._config.bucketing is not None else None
         self._bulletin.compare("load", {"epoch": epoch, "position": position, "lanes": lanes, "interleave": interleave})
-        if (lanes, interleave) != (self._order.lanes, self._order.interleave):
+        if facts.rows != self._rows:
+            mix = mix_of(self.spec, self._found.manifest, self._share.global_batch, facts.rows)
+        if (lanes, interleave, mix) != (self._order.lanes, self._order.interleave, self._mix):
             self._stop_prefetch()
-            self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave))
+            self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave), mix)
         if self._quarantine is not None and position:
             self._quarantine.resume(epoch)
         self._seek(epoch, position, chunk)
@@ -541,6 +554,7 @@ class Loader:
             "notes": self._feed.notes(),
             "lanes": self._order.lanes,
             "interleave": self._order.interleave,
+            **({"sources": described(self.spec, self._found.manifest, self._mix)} if self._mix else {}),
             **{
                 name: counters[name]
                 for name in ("read_wait_s", "fetched_bytes", "away_bytes", "reads", "held_bytes", "budget_bytes")
@@ -563,7 +577,7 @@ class Loader:
         self._finalizer()
         self._flush(last=True)
         self._bulletin.close()
-        self._found = replace(self._found, catalog=None)  # the next loader of this process lists anew
+        self._found = replace(self._found, catalog=None, others=())  # the next loader of this process lists anew
         atexit.unregister(self._atexit)
 
     def __enter__(self) -> Self:

@@ -259,6 +259,28 @@ class Source(Section):
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
+class WeightedSource(Source):
+    """One of several sources."""
+
+    weight: Annotated[float, Field(ge=0, lt=1e9)] = Field(1, description="its rows in an epoch, relative to the others")
+
+
+class Mixing(Section):
+    """How several sources make an epoch."""
+
+    stop: Literal["first_exhausted", "all_exhausted", "steps"] = Field(
+        "first_exhausted",
+        description="the epoch ends with the source that is used up first; or last, others repeating; or after steps",
+    )
+    steps: Count | None = Field(None, description="of an epoch, with stop: steps")
+
+    @model_validator(mode="after")
+    def _steps_with_steps(self) -> Mixing:
+        if (self.stop == "steps") != (self.steps is not None):
+            raise ValueError("give steps with stop: steps, and only then")
+        return self
+
+
 class Order(Section):
     """The order of rows, which the seed decides."""
 
@@ -461,7 +483,13 @@ class Errors(Section):
 class Spec(Section):
     """What a run reads, in which order, augmented and batched how."""
 
-    source: Source = Field(description="what to read")
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["source"]}, {"required": ["sources"]}]}  # as `_one_way` has it
+    )
+
+    source: Source | None = Field(None, description="what to read")
+    sources: tuple[WeightedSource, ...] | None = Field(None, description="instead: several sources, mixed by weight")
+    mix: Mixing = Field(Mixing(), description="how several sources make an epoch")
     order: Order = Field(Order(), description="the order of rows")
     read: Read = Field(Read(), description="how read tasks run")
     augment: Augment = Field(Augment(), description="what happens to images")
@@ -471,8 +499,42 @@ class Spec(Section):
     cache: Cache = Field(Cache(), description="what each node keeps on its disk")
 
     @model_validator(mode="after")
+    def _one_way(self) -> Spec:
+        if not self.inputs:
+            raise ValueError("source: is missing: give source, or sources to mix several")
+        if self.source is not None and self.sources is not None:
+            raise ValueError("source: give source or sources, not both")
+        if self.sources is not None and not any(source.weight for source in self.sources):
+            raise ValueError("sources: give at least one of them a weight above 0")
+        if self.sources is None and self.mix != Mixing():
+            raise ValueError("mix: is of several sources, and there is one")
+        if self.sources is not None and self.loader.log is not None:
+            raise ValueError("loader.log: is not there yet for several sources; leave it out")
+        named = [source.columns for source in self.inputs]
+        for i, columns in enumerate(named):
+            if columns is not None and named[0] is not None and set(columns) != set(named[0]):
+                ours, theirs = (", ".join(sorted(one)) for one in (named[0], columns))
+                raise ValueError(f"sources: outputs differ: sources.0 has {ours}; sources.{i} has {theirs}")
+        return self
+
+    @property
+    def inputs(self) -> tuple[Source, ...]:
+        """The sources, one or several."""
+        return self.sources or ((self.source,) if self.source is not None else ())
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """Of the sources; None where there is one that is not mixed."""
+        return None if self.sources is None else tuple(source.weight for source in self.sources)
+
+    @property
+    def _columns(self) -> dict[str, str] | None:
+        """Outputs as far as the spec names them: of the first source that does."""
+        return next((source.columns for source in self.inputs if source.columns is not None), None)
+
+    @model_validator(mode="after")
     def _image_column(self) -> Spec:
-        columns = self.source.columns
+        columns = self._columns
         if self.augment.pipeline and columns is not None and self.augment.column not in columns:
             near = difflib.get_close_matches(self.augment.column, columns, 1)
             raise ValueError(
@@ -483,7 +545,7 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _target_columns(self) -> Spec:
-        columns, augment = self.source.columns, self.augment
+        columns, augment = self._columns, self.augment
         names = (augment.column, *augment.targets)
         for name in names:
             if names.count(name) > 1:
@@ -495,9 +557,11 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _bucket_column(self) -> Spec:
-        bucket_by, columns = self.batch.bucket_by, self.source.columns
+        bucket_by, columns = self.batch.bucket_by, self._columns
         if bucket_by is None:
             return self
+        if self.sources is not None:
+            raise ValueError("batch.bucket_by: with several sources is not there yet in this release; leave one out")
         if self.augment.pipeline:
             raise ValueError("batch.bucket_by: with augment is not there yet in this release; leave one of them out")
         if self.loader.log is not None:
@@ -512,7 +576,7 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _label_column(self) -> Spec:
-        columns = self.source.columns
+        columns = self._columns
         for op in self.augment.pipeline:
             if isinstance(op, Mix) and columns is not None and op.label not in columns:
                 known = ", ".join(columns)
@@ -555,46 +619,63 @@ class Spec(Section):
             error.path = str(path)
             raise
 
-    @property
-    def reading(self) -> Storage:
-        """How units are read: as `source.storage` says, from the cache where there is one."""
+    def reading(self, source: Source) -> Storage:
+        """How a source's units are read: as its `storage` says, from the cache where there is one."""
         if self.cache.path is None:
-            return self.source.storage
-        return CachedStorage(**self.source.storage.model_dump(), cache=self.cache)
+            return source.storage
+        return CachedStorage(**source.storage.model_dump(), cache=self.cache)
 
     def order_facts(self) -> dict[str, Any]:
         """What decides which rows come in which order, JSON-ready (lanes and interleave are kept beside it)."""
-        source = self.source
-        facts: dict[str, Any] = {"seed": self.order.seed, "shuffle": self.order.shuffle, "limit": source.limit}
-        if source.where is not None:
-            text = str(parse(source.where))
-            short = text[:200] + f"... ({len(text)} characters, digest {fingerprint({'where': text})})"
-            facts["where"] = text if len(text) <= 1000 else short  # states are small
-        if source.split is not None:
-            facts["split"] = source.split.model_dump(mode="json")
+        facts: dict[str, Any] = {"seed": self.order.seed, "shuffle": self.order.shuffle}
         if self.batch.bucket_by is not None:
             facts["bucket_by"] = self.batch.bucket_by.model_dump(mode="json")
-        return facts
+        if self.sources is None:
+            return {**facts, **_row_facts(self.inputs[0])}
+        for i, source in enumerate(self.sources):
+            facts[f"sources.{i}"] = {"weight": source.weight, **_row_facts(source)}
+        return {**facts, "mix": self.mix.model_dump(mode="json")}
 
     def pixel_facts(self) -> dict[str, Any]:
         """What decides the content of a row, JSON-ready."""
         ops = [op.model_dump(mode="json") for op in self.augment.pipeline]
         facts: dict[str, Any] = {
-            "columns": self.source.columns,
-            "fill": self.source.fill,
             "ops": ops,
             "image": self.augment.column if ops else None,
             **self.augment.target_facts(),
-            **class_facts({name: one for name, one in self.source.classes.items() if one != "auto"}),
         }
-        if self.source.schema_:
-            facts["schema"] = {name: kind.model_dump(mode="json") for name, kind in self.source.schema_.items()}
-        return facts
+        if self.sources is None:
+            return {**facts, **_content_facts(self.inputs[0])}
+        return {**facts, **{f"sources.{i}": _content_facts(source) for i, source in enumerate(self.sources)}}
 
     @property
     def fingerprint(self) -> str:
         """A digest of what decides order and pixels."""
         return fingerprint({"order": self.order_facts(), "pixels": self.pixel_facts()})
+
+
+def _row_facts(source: Source) -> dict[str, Any]:
+    """What decides which rows of a source there are."""
+    facts: dict[str, Any] = {"limit": source.limit}
+    if source.where is not None:
+        text = str(parse(source.where))
+        short = text[:200] + f"... ({len(text)} characters, digest {fingerprint({'where': text})})"
+        facts["where"] = text if len(text) <= 1000 else short  # states are small
+    if source.split is not None:
+        facts["split"] = source.split.model_dump(mode="json")
+    return facts
+
+
+def _content_facts(source: Source) -> dict[str, Any]:
+    """What a source decides of the content of its rows."""
+    facts: dict[str, Any] = {
+        "columns": source.columns,
+        "fill": source.fill,
+        **class_facts({name: one for name, one in source.classes.items() if one != "auto"}),
+    }
+    if source.schema_:
+        facts["schema"] = {name: kind.model_dump(mode="json") for name, kind in source.schema_.items()}
+    return facts
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
@@ -636,8 +717,11 @@ def _explain(error: ValidationError) -> str:
 def _known_keys(path: list[str]) -> list[str]:
     model: Any = Spec
     for part in path:
+        if part.isdigit():  # one of a list's sections
+            continue
         field = model.model_fields.get(part)
         kinds = () if field is None else (field.annotation, *get_args(field.annotation))  # a section, or one or None
+        kinds = (*kinds, *(inner for kind in kinds for inner in get_args(kind)))  # a list of sections, or None
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not sections:
             return []

@@ -137,7 +137,9 @@ class Learner:
                 if scores is not None:
                     scored.append(scores)
                     told.append(labels)
-                ids.append(np.asarray(batch["sample_id"])[valid])
+                # A mixture repeats ids in an epoch; the places of its rows come once each.
+                mixed = task.spec.sources is not None
+                ids.append(np.asarray(batch.positions if mixed else batch["sample_id"])[valid])
             invalid += len(valid) - int(np.count_nonzero(valid))
             taken += 1
             if task.step_s:

@@ -50,8 +50,9 @@ class Store:
 
     def __init__(self, url: str | None, spec: Spec) -> None:
         self.url = str(Path(url).expanduser()) if url and url.startswith("~") else url
-        same = url is not None and split_url(url)[0] == split_url(spec.source.paths[0])[0] != "file"
-        self.storage = spec.source.storage if same else Storage()
+        scheme = None if url is None else split_url(url)[0]
+        same = [source for source in spec.inputs if split_url(source.paths[0])[0] == scheme != "file"]
+        self.storage = same[0].storage if same else Storage()
 
     def save(self, state: State, parameters: Parameters) -> None:
         """Put it in place of the one before; the file is whole at any time."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ingest.plan.buckets import BucketSchedule
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import Order
+from ingest.plan.mixture import Mix, layout_of
 from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share, Step
 
@@ -51,13 +52,12 @@ class Deliveries:
         out = []
         runs = step.runs
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
-            starts = self.schedule.layout.lane(lane).row_start
-            at = start
-            while at < start + count:
-                window = int(np.searchsorted(starts, at, side="right")) - 1
-                until = min(start + count, int(starts[window + 1]))
-                out.append(self.windows[lane, window][at - starts[window] : until - starts[window]])
-                at = until
+            stretches, places = self.schedule.layout.stretches(lane, start, start + count)
+            ids = np.concatenate([self.windows[lane, window][begin:end] for window, begin, end in stretches])
+            assert len(ids) == count
+            if places is not None:
+                ids[places] = ids.copy()
+            out.append(ids)
         ids = np.concatenate(out)
         return ids if step.fill is None else ids[step.fill]
 
@@ -71,9 +71,10 @@ def deliver(
     last: str,
     position: int = 0,
     sample_ids: SampleIds | None = None,
+    mix: Mix | None = None,
 ) -> list[list[tuple[np.ndarray, Step]]]:
     """For each step, for each rank: the ids and the step."""
-    layout = EpochLayout(unit_rows, order, epoch)
+    layout = layout_of(unit_rows, order, epoch, mix)
     shares = [Share(rank, world, batch, last) for rank in range(world)]
     ranks = [Deliveries(Schedule(layout, share, position), sample_ids) for share in shares]
     steps = ranks[0].schedule.steps

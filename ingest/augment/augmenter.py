@@ -124,7 +124,7 @@ class Augmenter:
         self,
         pieces: Pieces,
         sample_ids: NDArray[np.int64],
-        pass_: int,
+        pass_: int | NDArray[np.int64],
         valid: NDArray[np.bool_] | None = None,
         groups: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
@@ -133,7 +133,7 @@ class Augmenter:
         Args:
             pieces: (table, row indices int64 (rows,)) in the order of the batch; 1 to `batch_rows` rows in all.
             sample_ids: int64 (rows,).
-            pass_: how many times the data has been gone through before.
+            pass_: how many times the data has been gone through before; or of each row, int64 (rows,).
             valid: bool (rows,); a bad image in a row that only fills up (false) leaves zeros there instead of failing.
             groups: int64 (rows,); samples are mixed inside their group only, and not where it is -1. None: one group.
 
@@ -155,7 +155,7 @@ class Augmenter:
         self,
         pieces: Pieces,
         sample_ids: NDArray[np.int64],
-        pass_: int,
+        pass_: int | NDArray[np.int64],
         groups: NDArray[np.int64] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], dict[int, SampleError]]:
         """As a call, but bad images are returned, by their position in the batch; their rows of images are zero.

@@ -25,6 +25,7 @@ from ingest.manifest.model import Manifest
 from ingest.plan.buckets import BucketSchedule, Groups, Part
 from ingest.plan.lanes import by_window
 from ingest.plan.layout import EpochLayout
+from ingest.plan.mixture import Layout, MixtureLayout, layout_of
 from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
 from ingest.plan.schedule import Chunk, Schedule, Step
 from ingest.read.arranged import read_arranged
@@ -73,11 +74,12 @@ class _OpenWindow:
 
 
 class _Part(NamedTuple):
-    """Rows of a read's table, and their sample ids (none where the table holds them)."""
+    """Rows of a read's table, their sample ids (none where the table holds them), and the pass of their source."""
 
     read: _OpenRead
     rows: NDArray[np.int64] | slice
     ids: NDArray[np.int64]
+    pass_: int
 
 
 _NO_IDS = np.zeros(0, np.int64)
@@ -210,9 +212,11 @@ class Feeder:
     # -- planning ------------------------------------------------------------------------------------------------------
 
     def _add_epoch(self, epoch: int, position: int, first_step: int, chunk: Chunk | None = None) -> None:
-        layout, share = EpochLayout(self._manifest.units.rows, self._config.order, epoch), self._config.share
+        share = self._config.share
+        layout = layout_of(self._manifest.units.rows, self._config.order, epoch, self._config.mix)
         schedule: Schedule | BucketSchedule = Schedule(layout, share, position)
         if self._config.bucketing is not None:
+            assert isinstance(layout, EpochLayout)
             schedule = BucketSchedule(layout, share, self._config.bucketing.batches, position, chunk)
         self._epochs.append(_Epoch(schedule, first_step))
 
@@ -290,9 +294,10 @@ class Feeder:
         self._segments.append(segment)
         segment.start()
 
-    def _call(self, layout: EpochLayout, held: _OpenRead) -> Call:
+    def _call(self, layout: Layout, held: _OpenRead) -> Call:
         manifest = self._manifest
-        function, args = window_call(manifest, held.read.units, self._config.read)
+        source, _ = manifest.local(held.read.units)
+        function, args = window_call(manifest, held.read.units, self._config.read[source])
         if self._config.arranged:
             read, first_ids = held.read, manifest.unit_first_id[list(held.read.units)].tolist()
             args = (read.arrangement(layout), tuple(read.units.values()), first_ids, function, *args)
@@ -307,7 +312,7 @@ class Feeder:
         waited = time.monotonic()
         if isinstance(step, Part):
             step = self._sorted(epoch, step)
-        parts = list(self._rows(epoch, step))
+        parts, fill = self._rows(epoch, step)
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
         info = BatchInfo(
@@ -316,7 +321,7 @@ class Feeder:
             ends_epoch=step.index + 1 == epoch.schedule.steps,
             valid_rows=step.valid_rows,
             runs=step.runs,
-            fill=step.fill,
+            fill=fill,
             chunk=step.chunk,
             read_wait_s=waited,
         )
@@ -329,7 +334,7 @@ class Feeder:
         """The job, once the tables that its taker has not seen are on their way."""
         turn = self._turn
         drops, self._drops[turn] = self._drops[turn], []
-        job = _job(step, parts, drops).pack()
+        job = _job(step, parts, drops, mixed=self._config.mix is not None).pack()
         new = {part.read.key: part.read for part in parts if turn not in part.read.given}
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
         for held in new.values():
@@ -368,27 +373,54 @@ class Feeder:
             found.append(held.lengths[part.rows])
         return np.concatenate(found)
 
-    def _rows(self, epoch: _Epoch, step: Step) -> Iterator[_Part]:
-        """The rows of each run of the step, windows awaited as they come."""
-        for lane, rows in step.runs.by_lane():
-            yield from self._lane_rows(epoch, lane, rows)
+    def _rows(self, epoch: _Epoch, step: Step) -> tuple[list[_Part], NDArray[np.int64] | None]:
+        """The rows of each run of the step, windows awaited as they come; and which of the runs' rows stands at each
+        place of the batch, None where each stands once and in their order.
+        """
+        layout = epoch.schedule.layout
+        if isinstance(layout, MixtureLayout):
+            return self._mixed_rows(epoch, layout, step)
+        parts = [part for lane, rows in step.runs.by_lane() for part in self._lane_rows(epoch, lane, rows)]
+        return parts, step.fill
+
+    def _mixed_rows(
+        self, epoch: _Epoch, layout: MixtureLayout, step: Step
+    ) -> tuple[list[_Part], NDArray[np.int64] | None]:
+        """As `_rows`. Rows of one source stand together in a lane's share of the batch: one by one they would cost more
+        than the rest of it.
+        """
+        runs, parts, places, at = step.runs, [], [], 0
+        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
+            stretches, inside = layout.stretches(lane, start, start + count)
+            places.append(at + (np.arange(count) if inside is None else inside))
+            at += count
+            for window, begin, end in stretches:
+                parts.append(self._part(epoch, lane, window, slice(begin, end)))
+        order = np.concatenate(places)
+        return parts, order if step.fill is None else order[step.fill]
 
     def _lane_rows(self, epoch: _Epoch, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[_Part]:
-        """Some rows of a lane, sorted, as parts of one window each."""
+        """Some rows of a lane that is not mixed, sorted, as parts of one window each."""
         layout = epoch.schedule.layout
+        assert isinstance(layout, EpochLayout)
         starts = layout.lane(lane).row_start
-        for number, some in by_window(rows, starts):
-            first = int(starts[number])
-            opened = self._await(epoch, lane, number)
-            shift = first - opened.start if self._config.arranged else first
-            inside = slice(some.start - shift, some.stop - shift) if isinstance(some, slice) else some - shift
-            if self._config.arranged:
-                yield _Part(opened.read, inside, _NO_IDS)
-            else:
-                table_rows, ids = self._window_rows(layout, opened)
-                yield _Part(opened.read, table_rows[inside], ids[inside])
+        for window, some in by_window(rows, starts):
+            first = int(starts[window])
+            inside = slice(some.start - first, some.stop - first) if isinstance(some, slice) else some - first
+            yield self._part(epoch, lane, window, inside)
 
-    def _window_rows(self, layout: EpochLayout, opened: _OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _part(self, epoch: _Epoch, lane: int, window: int, inside: slice | NDArray[np.int64]) -> _Part:
+        """Some rows of a window, once it is there."""
+        layout = epoch.schedule.layout
+        opened, pass_ = self._await(epoch, lane, window), layout.key(lane, window).pass_
+        if self._config.arranged:
+            at = opened.start
+            rows = slice(inside.start + at, inside.stop + at) if isinstance(inside, slice) else inside + at
+            return _Part(opened.read, rows, _NO_IDS, pass_)
+        table_rows, ids = self._window_rows(layout, opened)
+        return _Part(opened.read, table_rows[inside], ids[inside], pass_)
+
+    def _window_rows(self, layout: Layout, opened: _OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if opened.rows is None:
             opened.rows = opened.read.read.window_rows(layout, self._manifest.sample_ids, opened.window)
         return opened.rows
@@ -447,13 +479,16 @@ class Feeder:
         self._clear()
 
 
-def _job(step: Step, parts: list[_Part], drops: list[int]) -> Job:
+def _job(step: Step, parts: list[_Part], drops: list[int], *, mixed: bool = False) -> Job:
     """The rows of a step, those that repeat included, as runs of rows of one table each."""
     sample_ids = np.concatenate([part.ids for part in parts])
     lanes = np.repeat(step.runs.lane, step.runs.count) if len(sample_ids) else _NO_IDS
+    passes = _NO_IDS
+    if mixed and len(sample_ids):
+        passes = np.repeat(np.array([part.pass_ for part in parts]), [len(part.ids) for part in parts])
     if step.fill is None:
         gathers = tuple(Gather(part.read.key, part.rows) for part in parts)
-        return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops))
+        return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops), passes)
     listed = [np.arange(p.rows.start, p.rows.stop) if isinstance(p.rows, slice) else p.rows for p in parts]
     part = np.repeat(np.arange(len(parts)), [len(rows) for rows in listed])[step.fill]
     rows = np.concatenate(listed)[step.fill]
@@ -463,4 +498,5 @@ def _job(step: Step, parts: list[_Part], drops: list[int]) -> Job:
     if len(sample_ids):
         sample_ids = sample_ids[step.fill]
         lanes = np.where(np.arange(len(step.fill)) < step.valid_rows, lanes[step.fill], -1)
-    return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops))
+        passes = passes[step.fill] if mixed else passes
+    return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops), passes)

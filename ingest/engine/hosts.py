@@ -19,6 +19,7 @@ from ingest.engine.jobs import FeedConfig, GoneError, Job, Taken, Waiting
 from ingest.engine.replace import replaced
 from ingest.engine.tables import Tables
 from ingest.errors import ClusterError, IngestError, SampleError
+from ingest.manifest.mixed import mix_manifests
 from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
 from ingest.plan.schedule import Chunk
@@ -192,7 +193,7 @@ class AugmentHost:
         try:
             if self._replace:
                 return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
-            return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch, groups=job.lanes)
+            return self._augmenter(job.pieces(tables), job.sample_ids, job.pass_, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:
@@ -237,12 +238,13 @@ class CatalogHost:
 
 @dataclass(frozen=True)
 class Found:
-    """A manifest, its reference, the seconds it took to make, and the catalog that owns it, kept alive by this."""
+    """A manifest, its reference, the seconds it took to make, and the catalogs it comes from, kept alive by this."""
 
     manifest: Manifest
     ref: ray.ObjectRef
     seconds: float
     catalog: Any
+    others: tuple[Any, ...] = ()  # catalogs, of further sources
 
 
 def open_catalog(
@@ -293,3 +295,39 @@ def find_manifest(
         except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):
             continue  # the rank that made it has left; the next one makes it again
     raise ClusterError("the actor that lists the data died three times", hint="See its log in Ray's dashboard")
+
+
+def find_manifests(
+    sources: Sequence[Source],
+    run: str,
+    cache_dir: Path | None,
+    cpus: float,
+    opener: str | None = None,
+    *,
+    mixed: bool,
+    opened: Sequence[tuple[Any, ray.ObjectRef]] | None = None,
+) -> Found:
+    """The manifest of all sources together, which are listed at the same time.
+
+    Args:
+        sources: one or several.
+        run: names it; whoever names the same run shares the manifests.
+        cache_dir: where manifests are kept between runs; None keeps none.
+        cpus: CPUs of each task that indexes files.
+        opener: names this process.
+        opened: the catalogs of all sources and their answers to come, if they have been opened.
+        mixed: whether they are the sources of a mixture, of one perhaps.
+
+    Raises:
+        SchemaError: the sources' outputs differ.
+        SourceError, ClusterError: see `find_manifest`.
+    """
+    listing = (run, cache_dir, cpus, opener)
+    opened = opened or [open_catalog(source, *listing) for source in sources]  # all of them, before the first answers
+    found = [find_manifest(source, *listing, opened=one) for source, one in zip(sources, opened, strict=True)]
+    if not mixed:
+        return found[0]
+    names = [f"sources.{i} ({source.paths[0]})" for i, source in enumerate(sources)]
+    manifest = mix_manifests([one.manifest for one in found], names)
+    seconds = max(one.seconds for one in found)
+    return Found(manifest, ray.put(manifest), seconds, found[0].catalog, tuple(one.catalog for one in found[1:]))

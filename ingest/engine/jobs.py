@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from ingest.errors import StageError
 from ingest.plan.buckets import Bucketing
 from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
+from ingest.plan.mixture import Mix
 from ingest.plan.schedule import Chunk, Share
 from ingest.read.windows import ReadOptions
 
@@ -34,7 +35,7 @@ class FeedConfig:
     Attributes:
         share: the rank's share of every global batch.
         order: resolved.
-        read: from the spec.
+        read: from the spec, one for each source.
         readers: reads that may run at a time.
         first_readers: the same until the first has arrived.
         grows: as many more as the cluster has more CPUs, if it grows.
@@ -44,11 +45,12 @@ class FeedConfig:
         epochs: the epoch after the last one to read; None when there is no last.
         depth: batches that may be asked for and not yet received.
         bucketing: how batches are made of rows of like lengths; None when they are not.
+        mix: what an epoch is mixed of; None where there is one source.
     """
 
     share: Share
     order: Order
-    read: ReadOptions
+    read: tuple[ReadOptions, ...]
     readers: int
     first_readers: int
     grows: bool
@@ -58,6 +60,7 @@ class FeedConfig:
     epochs: int | None
     depth: int
     bucketing: Bucketing | None = None
+    mix: Mix | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,12 @@ class Job:
     """One batch of one rank, before augmentation.
 
     Attributes:
-        epoch: the epoch; also the pass that keys random numbers.
+        epoch: the epoch; also the pass that keys random numbers, where all rows are of one.
         gathers: where the rows lie, in batch order.
         sample_ids: int64 (rows,); empty where the tables hold them.
         lanes: int64 (rows,), each row's lane; -1 where a row only fills up. Empty where the tables hold the ids.
         drops: keys of tables that no later job needs.
+        passes: int64 (rows,), the pass of each row's source, of a mixture; empty where there is none.
     """
 
     epoch: int
@@ -90,6 +94,12 @@ class Job:
     sample_ids: NDArray[np.int64]
     lanes: NDArray[np.int64]
     drops: tuple[int, ...] = ()
+    passes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def pass_(self) -> int | NDArray[np.int64]:
+        """What keys random numbers: one pass, or int64 (rows,) of a mixture."""
+        return self.passes if len(self.passes) else self.epoch
 
     def pieces(self, tables: Mapping[int, pa.Table]) -> list[tuple[pa.Table, NDArray[np.int64]]]:
         """The rows as (table, rows of it), zero copy."""
@@ -105,7 +115,7 @@ class Job:
             else:
                 head += [gather.key, _LISTED, len(gather.rows)]
                 listed.append(gather.rows)
-        return np.concatenate([np.array(head, np.int64), self.sample_ids, self.lanes, *listed]).tobytes()
+        return np.concatenate([np.array(head, np.int64), self.sample_ids, self.lanes, *listed, self.passes]).tobytes()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Job:
@@ -124,7 +134,7 @@ class Job:
                 at += stop
             else:
                 gathers.append(Gather(key, slice(start, stop)))
-        return cls(epoch, tuple(gathers), sample_ids, lanes, drops)
+        return cls(epoch, tuple(gathers), sample_ids, lanes, drops, values[at:])
 
 
 def _listed(rows: NDArray[np.int64] | slice) -> NDArray[np.int64]:

@@ -49,7 +49,7 @@ class OwnAugmenter:
         try:
             if self._replace:
                 return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
-            return self._augmenter(job.pieces(tables), job.sample_ids, job.epoch, groups=job.lanes)
+            return self._augmenter(job.pieces(tables), job.sample_ids, job.pass_, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
             if index is not None:

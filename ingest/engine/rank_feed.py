@@ -132,7 +132,7 @@ class RankFeed:
             .options(name=self._name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
             .remote(
                 self._spec.read.place,
-                records=seems_tfrecord(self._spec.source),
+                records=any(seems_tfrecord(source) for source in self._spec.inputs),
                 first_key=self._feeders * KEYS_EACH,
             )
         )

@@ -111,14 +111,15 @@ def replaced(attempt: Callable[..., Any], job: Job, pieces: Pieces, column: str)
         ReadError: as `attempt`.
     """
     plain, messages = unmark(pieces)
-    ids, groups, used = job.sample_ids, job.lanes, plain
+    ids, groups, used, pass_ = job.sample_ids, job.lanes, plain, job.pass_
     if messages:  # what the reader marked has nothing to decode: a healthy row stands there, and mixes with nobody
         described(messages, ids, {})
         places = donors(len(ids), messages)
         used, ids = chosen(plain, places), ids[places]
+        pass_ = pass_ if isinstance(pass_, int) else pass_[places]
         groups = groups.copy()
         groups[list(messages)] = ALONE
-    arrays, failures = attempt(used, ids, job.epoch, groups)
+    arrays, failures = attempt(used, ids, pass_, groups)
     for slot, failure in failures.items():
         messages.setdefault(slot, failure.message)
     if not messages:

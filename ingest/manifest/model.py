@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -154,6 +155,22 @@ class Manifest:
     def content_facts(self) -> dict[str, str]:
         """What decides the content of a row beside the spec, JSON-ready and small: the classes that were found."""
         return class_facts(self.classes)
+
+    # -- as of any manifest: a mixture has several sources -------------------------------------------------------------
+
+    @property
+    def parts(self) -> tuple[Manifest, ...]:
+        """The manifest of each source."""
+        return (self,)
+
+    @property
+    def first_ids(self) -> tuple[int, ...]:
+        """Of each source, where its sample ids begin."""
+        return (0,)
+
+    def local(self, units: Iterable[int]) -> tuple[int, list[int]]:
+        """The source of some units, all of one, and their numbers there."""
+        return 0, list(units)
 
     @cached_property
     def digest(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.plan.lanes import LaneRows, positions
-from ingest.plan.layout import EpochLayout
+from ingest.plan.layout import EpochLayout, piece_rows, window_order
 
 KEPT_WINDOWS = 256  # a rank has about as many open as lanes, and goes through each once
 
@@ -32,25 +32,22 @@ class PlannedIds:
         """Int64 (rows,): the ids of runs of lane rows, in their order."""
         out = [np.zeros(0, np.int64)]
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
-            starts = self.layout.lane(lane).row_start
-            at, end = start, start + count
-            while at < end:
-                window = int(np.searchsorted(starts, at, side="right")) - 1
-                first, until = int(starts[window]), min(end, int(starts[window + 1]))
-                out.append(self._window(lane, window)[at - first : until - first])
-                at = until
+            stretches, _ = self.layout.stretches(lane, start, start + count)
+            out += [self._window(lane, window)[begin:end] for window, begin, end in stretches]
         return np.concatenate(out)
 
     def _window(self, lane: int, window: int) -> NDArray[np.int64]:
         key = (lane, window)
         if key not in self._windows:
-            rows = self.layout.lane(lane)
-            ids = []
-            for piece in range(rows.piece_start[window], rows.piece_start[window + 1]):
-                unit = int(rows.unit[piece])
-                kept = self.layout.piece_rows(unit, int(rows.begin[piece]), int(rows.end[piece]))
-                ids.append(self._sample_ids(unit, kept))
-            self._windows[key] = np.concatenate(ids)[self.layout.window_order(lane, window)]
+            order, named = self.layout.order, self.layout.key(lane, window)
+            pieces = [
+                self._sample_ids(
+                    unit, piece_rows(order, named.pass_, unit, int(self.layout.unit_rows[unit]), begin, end)
+                )
+                for unit, begin, end in self.layout.spans(lane, window)
+            ]
+            ids = np.concatenate(pieces)
+            self._windows[key] = ids[window_order(order, named, len(ids))]
             if len(self._windows) > KEPT_WINDOWS:
                 self._windows.popitem(last=False)
         self._windows.move_to_end(key)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.plan.buckets import BucketSchedule
-from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
+from ingest.plan.layout import Order, WindowKey, piece_rows, window_order
+from ingest.plan.mixture import Layout
 from ingest.plan.schedule import Schedule
 
 MATERIAL = (
@@ -52,14 +53,14 @@ class Read:
     def first_step(self) -> int:
         return self.windows[0].first_step
 
-    def rows(self, layout: EpochLayout) -> int:
+    def rows(self, layout: Layout) -> int:
         """Rows of the table that the read yields."""
         return sum(int(layout.unit_rows[u]) if rows is None else len(rows) for u, rows in self.units.items())
 
     def fetched_bytes(self, sizes: UnitSizes) -> int:
         return int(sizes.fetched[list(self.units)].sum())
 
-    def memory_bytes(self, layout: EpochLayout, sizes: UnitSizes) -> int:
+    def memory_bytes(self, layout: Layout, sizes: UnitSizes) -> int:
         """Bytes of the table that the read yields, by the units' mean row size."""
         kept = [
             sizes.memory[u] * (1.0 if rows is None else len(rows) / layout.unit_rows[u])
@@ -67,27 +68,25 @@ class Read:
         ]
         return int(sum(kept))
 
-    def arrangement(self, layout: EpochLayout) -> Arrangement:
+    def arrangement(self, layout: Layout) -> Arrangement:
         """The same rows in the order in which the windows deliver them, one window after the other."""
         return Arrangement(
             layout.order,
-            layout.epoch,
             tuple((unit, int(layout.unit_rows[unit])) for unit in self.units),
-            tuple((window.lane, window.window, tuple(_spans(layout, window))) for window in self.windows),
+            tuple((layout.key(w.lane, w.window), tuple(layout.spans(w.lane, w.window))) for w in self.windows),
         )
 
-    def window_starts(self, layout: EpochLayout) -> list[int]:
+    def window_starts(self, layout: Layout) -> list[int]:
         """The row of the arranged table at which each window begins."""
         starts, at = [], 0
         for window in self.windows:
             starts.append(at)
-            rows = layout.lane(window.lane).row_start
-            at += int(rows[window.window + 1] - rows[window.window])
+            at += layout.window_rows(window.lane, window.window)
         return starts
 
     def window_rows(
         self,
-        layout: EpochLayout,
+        layout: Layout,
         sample_ids: Callable[[int, NDArray[np.int64] | None], NDArray[np.int64]],
         window: Window,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -108,7 +107,8 @@ class Read:
             kept = self.units[unit]
             table_rows.append(starts[unit] + (inside if kept is None else np.searchsorted(kept, inside)))
             ids.append(sample_ids(unit, rows))
-        order = layout.window_order(window.lane, window.window)
+        key = layout.key(window.lane, window.window)
+        order = window_order(layout.order, key, layout.window_rows(window.lane, window.window))
         return np.concatenate(table_rows)[order], np.concatenate(ids)[order]
 
 
@@ -117,15 +117,14 @@ class Arrangement:
     """How a read task puts its rows into the order in which they are delivered: small, whatever the number of rows.
 
     Attributes:
-        order, epoch: of the layout.
+        order: of the layout.
         units: each unit of the read with its rows, in the order in which the table holds them.
-        windows: lane, window and pieces (unit, begin, end) of each window of the read.
+        windows: key and pieces (unit, begin, end) of each window of the read.
     """
 
     order: Order
-    epoch: int
     units: tuple[tuple[int, int], ...]
-    windows: tuple[tuple[int, int, tuple[tuple[int, int, int], ...]], ...]
+    windows: tuple[tuple[WindowKey, tuple[tuple[int, int, int], ...]], ...]
 
     def table_rows(self, kept: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64]:
         """Int64 (rows,): the table's row at each place of the arranged table.
@@ -139,16 +138,16 @@ class Arrangement:
             starts[unit] = (at, some)
             at += rows if some is None else len(some)
         placed = []
-        for lane, window, pieces in self.windows:
+        for key, pieces in self.windows:
             parts = []
             for unit, begin, end in pieces:
                 first, held = starts[unit]
-                inside = piece_rows(self.order, self.epoch, unit, rows_of[unit], begin, end)
+                inside = piece_rows(self.order, key.pass_, unit, rows_of[unit], begin, end)
                 if inside is None:
                     inside = np.arange(rows_of[unit], dtype=np.int64)
                 parts.append(first + (inside if held is None else np.searchsorted(held, inside)))
             table_rows = np.concatenate(parts)
-            placed.append(table_rows[window_order(self.order, self.epoch, lane, window, len(table_rows))])
+            placed.append(table_rows[window_order(self.order, key, len(table_rows))])
         return np.concatenate(placed)
 
 
@@ -167,12 +166,13 @@ def gather_reads(
     """
     layout, needs = schedule.layout, schedule.windows
     reads: list[Read] = []
-    open_reads: dict[int, Read] = {}  # cut unit: the last read that holds a part of it
+    open_reads: dict[tuple[int, int], Read] = {}  # cut unit, pass: the last read that holds a part of it
     columns = (c[start:stop].tolist() for c in (needs.lane, needs.window, needs.first_step, needs.last_step))
     for values in zip(*columns, strict=True):
         window = Window(*values)
         pieces = list(_pieces(layout, window))
-        read = _joinable(open_reads, window, pieces, sizes, merged_bytes)
+        pass_ = layout.key(window.lane, window.window).pass_
+        read = _joinable(open_reads, window, pass_, pieces, sizes, merged_bytes)
         if read is None:
             read = Read()
             reads.append(read)
@@ -182,34 +182,29 @@ def gather_reads(
             elif read.units.get(unit, rows) is not None or unit not in read.units:
                 read.units[unit] = rows
             if rows is not None:
-                open_reads[unit] = read
+                open_reads[unit, pass_] = read
         read.windows.append(window)
         read.last_step = max(read.last_step, window.last_step)
     return reads
 
 
-def _spans(layout: EpochLayout, window: Window) -> Iterator[tuple[int, int, int]]:
-    """(unit, begin, end) of each piece of a window: rows [begin, end) of the unit's own permutation."""
-    lane = layout.lane(window.lane)
-    for p in range(lane.piece_start[window.window], lane.piece_start[window.window + 1]):
-        yield int(lane.unit[p]), int(lane.begin[p]), int(lane.end[p])
-
-
-def _pieces(layout: EpochLayout, window: Window) -> Iterator[tuple[int, NDArray[np.int64] | None]]:
-    for unit, begin, end in _spans(layout, window):
-        yield unit, layout.piece_rows(unit, begin, end)
+def _pieces(layout: Layout, window: Window) -> Iterator[tuple[int, NDArray[np.int64] | None]]:
+    pass_ = layout.key(window.lane, window.window).pass_
+    for unit, begin, end in layout.spans(window.lane, window.window):
+        yield unit, piece_rows(layout.order, pass_, unit, int(layout.unit_rows[unit]), begin, end)
 
 
 def _joinable(
-    open_reads: dict[int, Read],
+    open_reads: dict[tuple[int, int], Read],
     window: Window,
+    pass_: int,
     pieces: list[tuple[int, NDArray[np.int64] | None]],
     sizes: UnitSizes,
     merged_bytes: int,
 ) -> Read | None:
     total = sum(int(sizes.memory[unit]) for unit, _ in pieces)
     for unit, rows in pieces:
-        read = open_reads.get(unit) if rows is not None else None
+        read = open_reads.get((unit, pass_)) if rows is not None else None
         if read is None or window.first_step > read.last_step or sizes.memory[unit] < MATERIAL * total:
             continue
         new = [u for u, _ in pieces if u not in read.units]

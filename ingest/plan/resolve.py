@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ingest.errors import PlanError
 from ingest.plan.lanes import lane_starts, lanes_touched
 from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.mixture import Layout, Mix
 from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share
 
@@ -36,7 +38,12 @@ class Wanted:
 
 
 def resolve(
-    wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world_size: int, memory_bytes: int | None = None
+    wanted: Wanted,
+    unit_rows: NDArray[np.int64],
+    sizes: UnitSizes,
+    world_size: int,
+    memory_bytes: int | None = None,
+    mix: Mix | None = None,
 ) -> Order:
     """Lanes and interleave as numbers: a function of the data, the spec and the world of the first start.
 
@@ -46,6 +53,7 @@ def resolve(
         sizes: bytes of the units.
         world_size: ranks.
         memory_bytes: what one rank may hold of the object store; None when not known.
+        mix: of several sources, each of which has windows of its own open; None for one.
 
     Raises:
         PlanError: no rows; or a full shuffle that does not fit the memory.
@@ -55,10 +63,11 @@ def resolve(
     window_bytes = min(wanted.window_bytes, memory_bytes // 2) if memory_bytes else wanted.window_bytes
     if wanted.shuffle == "full":
         _check_full(int(sizes.memory.sum()), world_size, memory_bytes, wanted.window_bytes)
-    lanes = wanted.lanes or _lanes(wanted, unit_rows, sizes, world_size, window_bytes)
+    parts = _parts(unit_rows, sizes, mix)
+    lanes = wanted.lanes or _lanes(wanted, parts, world_size, window_bytes)
     open_lanes = max(OPEN_WINDOWS if wanted.bucketed else 1, -(-lanes // world_size))
-    unit_bytes = max(1, int(sizes.memory.sum()) // len(unit_rows))
-    most = -(-len(unit_rows) // lanes) + 1
+    unit_bytes = max(1, sum(int(part.sizes.memory.sum()) // len(part.unit_rows) for part in parts))
+    most = max(-(-len(part.unit_rows) // lanes) + 1 for part in parts)
     interleave = wanted.interleave or max(1, min(most, window_bytes // (open_lanes * unit_bytes)))
     return Order(wanted.seed, wanted.shuffle, lanes, interleave)
 
@@ -100,18 +109,43 @@ def _check_full(total: int, world_size: int, memory_bytes: int | None, window_by
         )
 
 
-def _lanes(wanted: Wanted, unit_rows: NDArray[np.int64], sizes: UnitSizes, world_size: int, window_bytes: int) -> int:
+@dataclass(frozen=True)
+class _Part:
+    """The units of one source, and how often an epoch needs all of them."""
+
+    unit_rows: NDArray[np.int64]
+    sizes: UnitSizes
+    demand: float
+
+
+def _parts(unit_rows: NDArray[np.int64], sizes: UnitSizes, mix: Mix | None) -> list[_Part]:
+    """Those that give rows to an epoch."""
+    if mix is None:
+        return [_Part(unit_rows, sizes, 1.0)]
+    rows, ends = mix.source_rows(unit_rows), np.cumsum(mix.units)
+    found = []
+    for source, take in enumerate(mix.take):
+        if take:
+            of = slice(int(ends[source]) - mix.units[source], int(ends[source]))
+            part = UnitSizes(sizes.fetched[of], sizes.memory[of])
+            found.append(_Part(unit_rows[of], part, take / int(rows[source])))
+    return found
+
+
+def _lanes(wanted: Wanted, parts: Sequence[_Part], world_size: int, window_bytes: int) -> int:
     per_rank = LANES_PER_RANK
     if wanted.bucketed:  # one, or two where lanes on the borders between ranks are read twice
         per_rank = 1 if world_size & (world_size - 1) == 0 else 2
     target = 1 << (per_rank * world_size - 1).bit_length()
-    rows = int(unit_rows.sum())
-    layout = EpochLayout(unit_rows, Order(wanted.seed, wanted.shuffle, 1, 1), epoch=0)
-    largest = int(sizes.memory.max())
+    rows = int(sum(part.unit_rows.sum() * part.demand for part in parts))
+    layouts = [EpochLayout(part.unit_rows, Order(wanted.seed, wanted.shuffle, 1, 1), epoch=0) for part in parts]
+    largest = sum(int(part.sizes.memory.max()) for part in parts)
+    needed = np.array([max(1.0, part.sizes.fetched.sum() * part.demand) for part in parts])
     choices = []
     lanes = 1
     while lanes <= min(target, max(1, rows)):
-        amplification = _estimate(layout, sizes, lanes, world_size)
+        each = [_estimate(layout, part.sizes, lanes, world_size) for layout, part in zip(layouts, parts, strict=True)]
+        amplification = float(np.average(each, weights=needed))
         fits = -(-lanes // world_size) * largest <= window_bytes or lanes <= world_size
         choices.append((amplification, fits, lanes))
         lanes *= 2
@@ -152,12 +186,12 @@ class Cost:
     label_variance: float
 
 
-def cost(layout: EpochLayout, sizes: UnitSizes, world_size: int, batch: int, last: str) -> Cost:
+def cost(layout: Layout, sizes: UnitSizes, world_size: int, batch: int, last: str) -> Cost:
     """What one epoch from its start costs, counted from every rank's own schedule."""
     schedules = [Schedule(layout, Share(rank, world_size, batch, last)) for rank in range(world_size)]
     fetched = np.zeros(world_size, np.int64)
     units = np.zeros(world_size, np.int64)
-    exact = len(layout.unit_rows) * 2 <= EXACT_WINDOWS
+    exact = float(layout.demand.sum()) * 2 <= EXACT_WINDOWS
     for rank, schedule in enumerate(schedules):
         if exact:
             reads = gather_reads(schedule, sizes)
@@ -166,21 +200,22 @@ def cost(layout: EpochLayout, sizes: UnitSizes, world_size: int, batch: int, las
         else:
             touched = _lane_units(layout, schedule)
             units[rank], fetched[rank] = len(touched), int(sizes.fetched[touched].sum())
-    total = max(1, int(sizes.fetched.sum()))
+    total = max(1.0, float((sizes.fetched * layout.demand).sum()))
     order = layout.order
     per_window = order.interleave if order.shuffle == "window" else len(layout.unit_rows)
-    open_units = min(len(layout.unit_rows), order.lanes * per_window)
+    sources = [len(layout.unit_rows)] if isinstance(layout, EpochLayout) else layout.open_sources
+    open_units = sum(min(units, order.lanes * per_window) for units in sources)
     variance = 1 + world_size * batch / open_units if order.shuffle == "window" else 1.0
     if order.shuffle == "none":
-        open_units, variance = min(len(layout.unit_rows), order.lanes), float("nan")
+        open_units, variance = sum(min(units, order.lanes) for units in sources), float("nan")
     return Cost(float(fetched.sum() / total), int(fetched.max()), units, open_units, variance)
 
 
-def _lane_units(layout: EpochLayout, schedule: Schedule) -> NDArray[np.int64]:
+def _lane_units(layout: Layout, schedule: Schedule) -> NDArray[np.int64]:
     """The unit of each piece that the rank's lanes hold."""
     share = schedule.share
     begin = share.rank * share.batch
     lanes = lanes_touched(
         0, share.global_batch, max(1, schedule.full_steps), layout.order.lanes, begin, begin + share.batch
     )
-    return np.concatenate([layout.lane(int(lane)).unit for lane in lanes])
+    return np.concatenate([layout.lane_units(int(lane)) for lane in lanes])

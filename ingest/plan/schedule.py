@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ingest.errors import PlanError
 from ingest.plan.lanes import LaneRows, deal, lanes_touched, positions, rows_before
-from ingest.plan.layout import EpochLayout
+from ingest.plan.mixture import Layout
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Schedule:
         PlanError: the position lies outside the epoch.
     """
 
-    def __init__(self, layout: EpochLayout, share: Share, position: int = 0) -> None:
+    def __init__(self, layout: Layout, share: Share, position: int = 0) -> None:
         if not 0 <= position <= layout.rows:
             raise PlanError(f"position {position} lies outside the epoch's {layout.rows} rows")
         self.layout, self.share, self.position = layout, share, position
@@ -183,17 +183,13 @@ class Schedule:
         return span
 
 
-def window_span(layout: EpochLayout, lane: int, low: int, high: int) -> NDArray[np.int64]:
+def window_span(layout: Layout, lane: int, low: int, high: int) -> NDArray[np.int64]:
     """Int64 (4, windows): lane and window of those that hold rows [low, high) of a lane, the positions of their first
     and last such row.
     """
-    lanes, starts = layout.order.lanes, layout.lane(lane).row_start
-    i = int(np.searchsorted(starts, low, side="right")) - 1
-    j = int(np.searchsorted(starts, high, side="left"))
-    window = np.arange(i, j, dtype=np.int64)
-    lane_column = np.full(j - i, lane, np.int64)
-    ends = [np.maximum(starts[i:j], low), np.minimum(starts[i + 1 : j + 1], high) - 1]
-    return np.stack([lane_column, window, *(positions(lane_column, row, lanes) for row in ends)])
+    window, *ends = layout.needs(lane, low, high)
+    lane_column = np.full(len(window), lane, np.int64)
+    return np.stack([lane_column, window, *(positions(lane_column, row, layout.order.lanes) for row in ends)])
 
 
 def merge_needs(

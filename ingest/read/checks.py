@@ -62,10 +62,17 @@ def examine(spec: Spec) -> dict[str, Any]:
     """Resolve, list, ask for metadata, read one unit, compare clocks; the first check that fails ends those after it.
 
     Returns:
-        `host`, `ok`, `credentials` (the kind of their source), `checks`.
+        `host`, `ok`, `credentials` (the kind of their source), `checks`; of several sources, those of each in turn.
     """
-    storage = spec.source.storage
-    source = spec.source.model_copy(
+    found = [_examine(spec, source) for source in spec.inputs]
+    checks = [check for one in found for check in one["checks"]]
+    credentials = next((one["credentials"] for one in found if one["credentials"]), None)
+    return {**found[0], "ok": all(one["ok"] for one in found), "credentials": credentials, "checks": checks}
+
+
+def _examine(spec: Spec, source: Source) -> dict[str, Any]:
+    storage = source.storage
+    source = source.model_copy(
         update={"storage": storage.model_copy(update={"retry_s": min(RETRY_S, storage.retry_s)})}
     )
     report, files = Report(), list[FileEntry]()

@@ -31,10 +31,11 @@ class ReadOptions:
     mark_bad: bool = False
 
     @classmethod
-    def of(cls, spec: Spec) -> ReadOptions:
-        source = spec.source
+    def of(cls, spec: Spec, number: int = 0) -> ReadOptions:
+        """Of the source with that number."""
+        source = spec.inputs[number]
         mark_bad = spec.errors.on_bad_sample == "replace"
-        return cls(spec.reading, dict(source.fill), source.tfrecord.check_payload_crc, mark_bad)
+        return cls(spec.reading(source), dict(source.fill), source.tfrecord.check_payload_crc, mark_bad)
 
 
 def window_call(
@@ -44,9 +45,11 @@ def window_call(
 
     Args:
         manifest: of the data.
-        units: index of a unit: which of its kept rows, sorted int64 (n,); None for all of them.
-        options: from the spec.
+        units: index of a unit: which of its kept rows, sorted int64 (n,); None for all of them. All of one source.
+        options: from the spec, of that source.
     """
+    source, local = manifest.local(units)
+    manifest, units = manifest.parts[source], dict(zip(local, units.values(), strict=True))
     held = manifest.units
     places = [(manifest.files[held.file[unit]], unit, manifest.unit_rows(unit, rows)) for unit, rows in units.items()]
     if manifest.format == "parquet":

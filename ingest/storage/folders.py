@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ingest.spec import Source, Storage
 from ingest.storage.filesystem import open_filesystem, split_url
@@ -28,7 +28,7 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def storage_for(url: str, source: Source) -> Storage:
-    """The source's storage options where a URL lies in a store of the same kind; none elsewhere."""
-    same = split_url(url)[0] == split_url(source.paths[0])[0] != "file"
-    return source.storage if same else Storage()
+def storage_for(url: str, sources: Sequence[Source]) -> Storage:
+    """The storage options of the first source that lies in a store of the same kind as a URL; none elsewhere."""
+    same = [source for source in sources if split_url(url)[0] == split_url(source.paths[0])[0] != "file"]
+    return same[0].storage if same else Storage()

@@ -65,7 +65,7 @@ def epoch(spec):
     pieces = [Piece(manifest.files[f], int(o), None) for f, o in zip(units.file, units.ordinal, strict=True)]
     _footers._kept.clear()
     before = counters()
-    table = read_window(pieces, manifest.schema, manifest.columns, spec.reading, {}, {})
+    table = read_window(pieces, manifest.schema, manifest.columns, spec.reading(spec.source), {}, {})
     return table, {name: value - before[name] for name, value in counters().items()}
 
 
@@ -219,5 +219,5 @@ def test_the_spec_says_what_a_cache_needs():
         Spec(source={"path": "/d"}, cache={"path": "/x", "bytes": 1, "decoded": True})
     plain, cached = Spec(source={"path": "/d"}), Spec(source={"path": "/d"}, cache={"path": "/x", "bytes": "1GiB"})
     assert plain.fingerprint == cached.fingerprint
-    assert plain.reading == plain.source.storage
-    assert cached.reading.cache.bytes == 1 << 30
+    assert plain.reading(plain.source) == plain.source.storage
+    assert cached.reading(cached.source).cache.bytes == 1 << 30

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ingest.plan.lanes import bit_reversal, lane_starts, positions, rows_before
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
 from ingest.plan.schedule import Schedule, Share
 from tests.plans import deliver, first_ids
 
@@ -99,10 +99,10 @@ def test_a_window_keeps_its_rows_and_lanes_differ_by_at_most_one(unit_rows, orde
             ids = []
             for p in pieces:
                 unit = int(windows.unit[p])
-                rows = layout.piece_rows(unit, int(windows.begin[p]), int(windows.end[p]))
+                rows = piece_rows(order, epoch, unit, unit_rows[unit], windows.begin[p], windows.end[p])
                 ids.append(first[unit] + (np.arange(unit_rows[unit]) if rows is None else rows))
             ids = np.concatenate(ids)
-            permuted = ids[layout.window_order(lane, window)]
+            permuted = ids[window_order(order, layout.key(lane, window), len(ids))]
             assert sorted(permuted.tolist()) == sorted(ids.tolist())
             if order.shuffle == "none":
                 assert (permuted == ids).all()

@@ -196,7 +196,46 @@ def test_column_names_that_cannot_be_are_refused(columns, said):
 
 
 def test_a_missing_source_is_named():
-    assert "source: Field required" in refusal({"batch": {"size": 8}})
+    assert "source: is missing" in refusal({"batch": {"size": 8}})
+    assert "source: is missing" in refusal({"sources": []})
+
+
+def mixed(*weights, **sections):
+    sources = [{"path": f"/{i}", **({} if w is None else {"weight": w})} for i, w in enumerate(weights)]
+    return {"sources": sources, **sections}
+
+
+def test_several_sources_are_mixed_by_weight():
+    spec = Spec.load(mixed(None, 2.5, mix={"stop": "steps", "steps": 9}))
+    assert (spec.weights, [source.paths for source in spec.inputs]) == ((1, 2.5), [("/0",), ("/1",)])
+    assert Spec.load({"source": {"path": "/0"}}).weights is None
+    facts = spec.order_facts()
+    assert facts["sources.1"] == {"weight": 2.5, "limit": None}
+    assert facts["mix"] == {"stop": "steps", "steps": 9}
+    assert spec.fingerprint != Spec.load(mixed(1, 2, mix={"stop": "steps", "steps": 9})).fingerprint
+    assert spec.fingerprint != Spec.load(mixed(1, 2.5)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (mixed(1, source={"path": "/d"}), "give source or sources, not both"),
+        (mixed(0, 0), "give at least one of them a weight above 0"),
+        (mixed(1, -1), "sources.1.weight: Input should be greater than or equal to 0"),
+        ({"source": {"path": "/d"}, "mix": {"stop": "all_exhausted"}}, "mix: is of several sources, and there is one"),
+        (mixed(1, mix={"stop": "steps"}), "give steps with stop: steps"),
+        (mixed(1, mix={"steps": 3}), "give steps with stop: steps"),
+        (mixed(1, loader={"log": "/l"}), "loader.log: is not there yet for several sources"),
+        (mixed(1, batch={"bucket_by": {"column": "x"}}), "batch.bucket_by: with several sources is not there yet"),
+        ({"sources": [{"path": "/d", "wieght": 2}]}, "sources.0.wieght: unknown key; did you mean 'weight'?"),
+        (
+            {"sources": [{"path": "/d", "columns": ["x", "y"]}, {"path": "/e", "columns": ["x"]}]},
+            "sources.0 has x, y; sources.1 has x",
+        ),
+    ],
+)
+def test_a_mixture_that_makes_no_sense_is_refused(values, said):
+    assert said in refusal(values)
 
 
 def test_every_problem_is_told_at_once():
