@@ -64,12 +64,12 @@ def check_head(address: str) -> None:
     Raises:
         ClusterError: what to set.
     """
-    from ingest.engine import private
+    from ingest.engine import gcs
 
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return  # an answer would need the cluster's certificates; Ray knows them
     mode = _mode()
-    refused = private.auth_wanted(address, None, ASK_S)
+    refused = gcs.auth_wanted(address, None, ASK_S)
     if refused is False and mode == "token":
         raise ClusterError(  # the driver would want tokens of workers that show none
             f"the cluster at {address} takes no tokens, and {MODE} is 'token'", hint=f"Set {MODE}=disabled"
@@ -85,7 +85,7 @@ def check_head(address: str) -> None:
         )
     if token is None:
         raise ClusterError(f"the cluster at {address} wants a token and there is none here", hint=WHERE_TO_PUT)
-    if private.auth_wanted(address, token.text, ASK_S):
+    if gcs.auth_wanted(address, token.text, ASK_S):
         raise ClusterError(f"the cluster at {address} does not accept the token in {token.where}", hint=WHERE_TO_PUT)
 
 

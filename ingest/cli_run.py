@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ingest.cli_common import console
 from ingest.cli_trainers import Poll, Trainers
-from ingest.engine import private
+from ingest.engine import gcs
 from ingest.errors import IngestError
 from ingest.plan.schedule import Share
 from ingest.session import Loader
@@ -114,12 +114,12 @@ class StoreWatch:
     """The object store's use over the cluster, beyond what was used at the start."""
 
     def __init__(self) -> None:
-        before = private.object_store_stats()
+        before = gcs.object_store_stats()
         self._used, self._spilled = before["used"], before["spilled"]
         self.peak_bytes = self.spilled_bytes = 0
 
     def __call__(self) -> None:
-        now = private.object_store_stats()
+        now = gcs.object_store_stats()
         self.peak_bytes = max(self.peak_bytes, now["used"] - self._used)
         self.spilled_bytes = now["spilled"] - self._spilled
 

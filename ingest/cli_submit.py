@@ -110,11 +110,11 @@ def _url_of_head(address: str) -> str:
     if address.endswith(":8265"):
         return f"http://{address}"
     from ingest.cli_common import check_reachable
-    from ingest.engine import private
+    from ingest.engine import gcs
 
     check_reachable(address)
     with _explained(address):
-        return str(private.dashboard_url(address))
+        return str(gcs.dashboard_url(address))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ray.experimental.locations import get_local_object_locations
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from ingest.engine import private
+from ingest.engine import gcs
 from ingest.engine.own import has_gpu
 from ingest.errors import ClusterError
 from ingest.ops import Clip, Numpy, Waveform
@@ -65,7 +65,7 @@ class PerTrainer:
 
 def most() -> Resources:
     """What the cluster has, or may grow to where an autoscaler runs it."""
-    have, grown = resources(), private.grown_resources()
+    have, grown = resources(), gcs.grown_resources()
     return Resources(
         max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)), have.object_store_bytes
     )
@@ -82,7 +82,7 @@ def check(spec: Spec, have: Resources, world_size: int) -> None:
     Raises:
         ClusterError: with what is needed and what there is.
     """
-    grown = private.grown_resources()
+    grown = gcs.grown_resources()
     _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
     if not grown:
         check_room(spec.read)
@@ -104,7 +104,7 @@ def _check_gpus(spec: Spec, have: Resources, world_size: int) -> None:
 
 def _gpus_left(have: Resources) -> float:
     """GPUs that nobody but augmenters holds: those of other ranks are counted in what all ranks need."""
-    return have.gpus - sum(private.held("GPU", but="AugmentHost").values()) if have.gpus else 0.0
+    return have.gpus - sum(gcs.held("GPU", but="AugmentHost").values()) if have.gpus else 0.0
 
 
 def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
@@ -120,7 +120,7 @@ def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
     """
     have = most()
     _check_totals(spec, trainers, have.cpus, have.gpus, each)
-    if private.grown_resources():
+    if gcs.grown_resources():
         return  # nodes may come that are not there to be looked at
     nodes = [node for node in _alive() if each.labels.items() <= (node.get("Labels") or {}).items()]
     if not nodes:
@@ -178,10 +178,10 @@ def check_room(read: Read) -> None:
             f"readers want a node with {', '.join(wanted) or 'CPUs'}, and there is none",
             hint="Correct read.labels or read.resources, or start nodes with them (ray start --labels, --resources)",
         )
-    free = private.free_cpus()
+    free = gcs.free_cpus()
     if any(free.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
-    held = private.held("CPU")
+    held = gcs.held("CPU")
     if any(_of(node, "CPU") - held.get(node["NodeID"], 0.0) >= read.cpus for node in nodes):
         return
     total = sum(_of(node, "CPU") for node in nodes)

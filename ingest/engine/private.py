@@ -1,17 +1,13 @@
-"""Every name of Ray that is not public, in one place. A contract test fails when a new Ray changes one of them."""
+"""Every name of Ray Data that is not public, in one place. A contract test fails when a new Ray changes one of them."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from functools import lru_cache
 from typing import Any
 
 import ray
-from ray._private.internal_api import get_memory_info_reply, get_state_from_address
-from ray._private.state import state
-from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.data import DataContext
 from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
 from ray.data._internal.execution import streaming_executor
@@ -25,7 +21,6 @@ from ray.data._internal.execution.operators.input_data_buffer import InputDataBu
 
 from ingest.engine.flow import Flow, Stretch
 
-_CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _STRETCH_KEY = "ingest.stretch"
 # An execution finds its stretch by a key, because its context is copied and pickled.
 _stretches: dict[str, tuple[Flow, Stretch]] = {}
@@ -154,79 +149,3 @@ def own_process() -> None:
     os.environ["RAY_DATA_USAGE_DISABLED"] = "1"
     streaming_executor.create_cluster_autoscaler = lambda *_, **__: NoScaling()
     streaming_executor._StatsManager = NoStats  # noqa: SLF001
-
-
-@lru_cache(maxsize=1)
-def _state(address: str) -> Any:
-    """The connection behind `object_store_stats`, kept: making one costs more than the question."""
-    return get_state_from_address(address)
-
-
-def object_store_stats() -> dict[str, int]:
-    """Bytes over the whole cluster: `used`, `capacity`, `spilled` (since the cluster started).
-
-    Source: the raylets' store statistics, as `ray memory` shows them.
-    """
-    stats = get_memory_info_reply(_state(ray.get_runtime_context().gcs_address)).store_stats
-    return {
-        "used": int(stats.object_store_bytes_used),
-        "capacity": int(stats.object_store_bytes_avail),
-        "spilled": int(stats.spilled_bytes_total),
-    }
-
-
-def auth_wanted(address: str, token: str | None, timeout_s: float) -> bool | None:
-    """Whether the head at `host:port` turns away a caller who shows `token` (None: who shows none).
-
-    Asked by one small call, since Ray's own client repeats a refused one for twenty seconds and says nothing.
-
-    Returns:
-        None where it gives no answer that tells: another protocol, TLS, too late.
-    """
-    import grpc
-
-    metadata = [("authorization", f"Bearer {token}")] if token else None
-    with grpc.insecure_channel(address) as channel:
-        try:
-            channel.unary_unary(_CHECK_ALIVE)(b"", timeout=timeout_s, metadata=metadata)
-        except grpc.RpcError as error:
-            return True if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
-    return False
-
-
-def dashboard_url(address: str) -> str:
-    """The dashboard's URL of the cluster whose head listens at `host:port`."""
-    from ray.dashboard.utils import ray_address_to_api_server_url  # half a second that only a submission needs
-
-    return str(ray_address_to_api_server_url(address))
-
-
-def grown_resources() -> dict[str, float]:
-    """What the cluster may grow to, as its autoscaler reports it; empty where none does."""
-    return {name: float(value) for name, value in (state.get_max_resources_from_cluster_config() or {}).items()}
-
-
-def free_cpus() -> dict[str, float]:
-    """CPUs that nothing holds now, by node id."""
-    return {node: float(free.get("CPU", 0.0)) for node, free in state.available_resources_per_node().items()}
-
-
-def held(kind: str, but: str | None = None) -> dict[str, float]:
-    """CPUs or GPUs that actors and placement groups hold for as long as they live, by node id.
-
-    Args:
-        kind: `CPU` or `GPU`.
-        but: the class of actors that are not counted.
-    """
-    found: dict[str, float] = {}
-    for group in state.placement_group_table().values():
-        if group["state"] == "CREATED":
-            for index, bundle in group["bundles"].items():
-                node = group["bundles_to_node_id"][index]
-                found[node] = found.get(node, 0.0) + float(bundle.get(kind, 0.0))
-    for packed in state._connect_and_get_accessor().get_actor_table(None, "ALIVE"):  # noqa: SLF001
-        actor = ActorTableData.FromString(packed)
-        if not actor.placement_group_id.strip(b"\xff") and actor.class_name != but:
-            node = actor.address.node_id.hex()
-            found[node] = found.get(node, 0.0) + float(actor.required_resources.get(kind, 0.0))
-    return found

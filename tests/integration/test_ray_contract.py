@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from ingest.engine import private
+from ingest.engine import gcs
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
 from ingest.engine.segment import Delivery, Segment, run_calls
@@ -134,9 +134,9 @@ def test_run_calls_gives_tables_in_order():
 
 
 def test_the_object_store_is_measured():
-    before = private.object_store_stats()
+    before = gcs.object_store_stats()
     held = ray.put(np.zeros(50 << 20, np.uint8))
-    after = private.object_store_stats()
+    after = gcs.object_store_stats()
     assert after["capacity"] > 0
     assert after["used"] - before["used"] >= 50 << 20
     assert set(after) == {"used", "capacity", "spilled"}

@@ -172,6 +172,11 @@ def test_import_loads_nothing_heavy():
     assert _fresh(code) == ""
 
 
+def test_a_trainer_loads_neither_ray_data_nor_dali():
+    code = "import sys, ingest.session; print(*{'ray.data', 'nvidia', 'pandas', 'numba'} & set(sys.modules))"
+    assert _fresh(code) == ""
+
+
 def test_the_spec_loads_neither_ray_nor_a_framework():
     code = "import sys, ingest; ingest.Spec; print(*{'ray', 'nvidia', 'torch', 'jax', 'tensorflow'} & set(sys.modules))"
     assert _fresh(code) == ""
