@@ -241,9 +241,13 @@ def readers_for(cpus: float, each: float, world_size: int) -> int:
     return 2 * math.ceil(cpus / each / world_size) + 2
 
 
-def beside_me(*, soft: bool) -> NodeAffinitySchedulingStrategy:
-    """On this process's node; elsewhere when it must (`soft`)."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=soft)
+def beside_me() -> dict[str, Any]:
+    """An actor's options: on this process's node, elsewhere when it must.
+
+    Ray 2.60 places an actor that needs nothing at all on any node, whatever its affinity: so it needs a byte.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return {"scheduling_strategy": here, "memory": 1}
 
 
 def away_bytes(ref: ray.ObjectRef) -> int:

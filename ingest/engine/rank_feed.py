@@ -129,7 +129,7 @@ class RankFeed:
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
         self._feeder = (
             ray.remote(concurrency_groups={"take": 1, "control": 1, "watch": 1})(FeederHost)
-            .options(name=self._name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=cluster.beside_me(soft=True))
+            .options(name=self._name, namespace=NAMESPACE, num_cpus=0, **cluster.beside_me())
             .remote(
                 self._spec.read.place,
                 records=any(seems_tfrecord(source) for source in self._spec.inputs),
@@ -148,7 +148,7 @@ class RankFeed:
                 max_concurrency=CALLS_AT_A_TIME,
                 max_restarts=FOREVER,
                 max_task_retries=FOREVER,
-                scheduling_strategy=cluster.beside_me(soft=True),
+                **cluster.beside_me(),
             )
             .remote(
                 self._name,
