@@ -100,7 +100,7 @@ class RankFeed:
         self._results: list[dict[str, Any] | IngestError] = []
         self._calls: set[ray.ObjectRef] = set()  # under way, or not fetched yet
         self._stale: set[ray.ObjectRef] = set()  # of before the last start
-        self._calls_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._tickets: deque[Ticket] = deque()
         self._waiting_for: tuple[str, float] | None = None  # a stage, and since when
         self._totals: dict[str, float] = {}
@@ -181,7 +181,7 @@ class RankFeed:
 
     def _turn(self) -> None:
         self._generation += 1
-        with self._calls_lock:
+        with self._lock:
             self._stale |= self._calls
             self._calls.clear()
         self._tables.clear()
@@ -198,7 +198,11 @@ class RankFeed:
     def _take(self, count: int) -> Future[_Dispatched]:
         taken = self._feeder.take.options(concurrency_group="take").remote(self._generation, count)
         answer: Future[_Dispatched] = Future()
-        self._asked.put((taken, answer))
+        with self._lock:  # nothing may be asked behind the end of the submitting thread, which would never answer
+            if self._closed:
+                answer.set_exception(StageError("the feed is closed", stage="feed", rank=self._rank))
+            else:
+                self._asked.put((taken, answer))
         return answer
 
     def fetch(self, ticket: Ticket) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
@@ -254,7 +258,7 @@ class RankFeed:
             jobs = [each for each in some if isinstance(each, Taken) and each.turn >= 0]
             call = self._augmenters[jobs[0].turn].augment.remote(*(each.job for each in jobs)) if jobs else None
             if call is not None:
-                with self._calls_lock:
+                with self._lock:
                     self._calls.add(call)
             dispatched += [(each, call, place) for place, each in enumerate(some)]
         return dispatched
@@ -329,7 +333,7 @@ class RankFeed:
 
     def _forget(self, call: ray.ObjectRef) -> None:
         """A call whose result is here, and those of an earlier start that have ended, need not be waited for."""
-        with self._calls_lock:
+        with self._lock:
             self._calls.discard(call)
             if self._stale:
                 ended, _ = ray.wait(list(self._stale), num_returns=len(self._stale), timeout=0, fetch_local=False)
@@ -414,8 +418,9 @@ class RankFeed:
 
     def close(self) -> None:
         """End the actors; the feeder first, since it would send more. Ray reports tasks that end with their actor."""
-        self._closed = True
-        self._asked.put(None)
+        with self._lock:
+            self._closed = True
+            self._asked.put(None)
         cluster.settle([self._feeder.end.options(concurrency_group="control")], CLOSE_S)
         cluster.kill(self._feeder)
         self._submitter.join(CLOSE_S)  # what it waited for has failed by now
