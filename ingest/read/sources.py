@@ -28,22 +28,37 @@ class _Footers:
         self._bytes = 0
         self._kept: OrderedDict[tuple[str, str | None, int], Footer] = OrderedDict()
         self._lock = threading.Lock()
+        self._reading: dict[tuple[str, str | None, int], threading.Lock] = {}
 
     def get(self, entry: FileEntry, filesystem: FileSystem) -> Footer:
         key = (entry.url, entry.etag, entry.size)
+        footer = self._found(key)
+        if footer is not None:
+            return footer
+        with self._lock:
+            reading = self._reading.setdefault(key, threading.Lock())
+        with reading:  # units of one file are read at a time, and one of their threads asks the store
+            footer = self._found(key)
+            if footer is None:
+                footer = read_footer(entry, filesystem)
+                self._keep(key, footer)
+        with self._lock:
+            self._reading.pop(key, None)
+        return footer
+
+    def _found(self, key: tuple[str, str | None, int]) -> Footer | None:
         with self._lock:
             footer = self._kept.get(key)
             if footer is not None:
                 self._kept.move_to_end(key)
-                return footer
-        footer = read_footer(entry, filesystem)
+            return footer
+
+    def _keep(self, key: tuple[str, str | None, int], footer: Footer) -> None:
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = footer
-                self._bytes += footer.metadata.serialized_size
+            self._kept[key] = footer
+            self._bytes += footer.metadata.serialized_size
             while self._bytes > self._capacity_bytes and len(self._kept) > 1:
                 self._bytes -= self._kept.popitem(last=False)[1].metadata.serialized_size
-        return footer
 
 
 _footers = _Footers(_CACHE_BYTES)

@@ -42,7 +42,7 @@ def segment(calls, budget=1 << 30, running=2, first_step=None):
         stretch,
         flow,
         open_error=lambda ref: error_in(ray.get(ref)),
-        num_cpus=1,
+        place={"num_cpus": 1},
         name="test",
     )
     return flow, stretch, deliveries, made
