@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import ray
 
+from ingest.engine.augmentation import Augmentation
 from ingest.engine.board import Board
 from ingest.engine.jobs import FeedConfig, GoneError, Job, Taken, Waiting
-from ingest.engine.replace import replaced
 from ingest.engine.tables import Tables
-from ingest.errors import ClusterError, IngestError, SampleError
+from ingest.errors import ClusterError, IngestError
 from ingest.manifest.mixed import mix_manifests
 from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
@@ -115,14 +114,12 @@ class AugmentHost:
     def __init__(
         self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int, replace: bool, batches: int
     ) -> None:
-        from ingest.augment.augmenter import Augmenter
-
         gpus = ray.get_gpu_ids()
         self._feeder, self._tables = feeder, Tables(self._fetch)
         self._first_key = 0
-        self._replace, self._column = replace, augment.column
-        self._augmenter = Augmenter(
+        self._augmentation = Augmentation(
             augment,
+            replace=replace,
             seed=seed,
             batch_rows=batch_rows,
             threads=threads,
@@ -130,7 +127,6 @@ class AugmentHost:
             reuse=batches,  # a result is in the object store before its thread takes the next call
         )
         gc.freeze()  # the modules' objects live as long as the process: no use looking at them again
-        self._busy_s, self._batches, self._rows = 0.0, 0, 0
         self._running, self._ending, self._changed = 0, False, threading.Condition()
 
     def end(self) -> None:
@@ -189,29 +185,18 @@ class AugmentHost:
         if min(keys) < self._first_key:
             raise GoneError("its tables went with a feeder that died")
         tables = self._tables.get(keys)
-        began = time.perf_counter()
         try:
-            if self._replace:
-                return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
-            return self._augmenter(job.pieces(tables), job.sample_ids, job.pass_, groups=job.lanes)
-        except SampleError as error:
-            index = getattr(error, "index", None)
-            if index is not None:
-                error.sample_id = int(job.sample_ids[index])
-            raise
+            return self._augmentation(job, tables)
         finally:
-            self._busy_s += time.perf_counter() - began
-            self._batches += 1
-            self._rows += len(job.sample_ids)
             self._tables.drop(job.drops)
 
     def counters(self) -> dict[str, float]:
-        """Totals: `busy_s` over all calls (two overlap), batches, rows."""
-        return {"busy_s": self._busy_s, "batches": self._batches, "rows": self._rows}
+        """As `Augmentation.counters`; two calls overlap."""
+        return self._augmentation.counters()
 
     def notes(self) -> dict[str, int]:
-        """How many images had what fault that could be passed over, or were decoded in another way than the rest."""
-        return self._augmenter.noted()
+        """As `Augmentation.notes`."""
+        return self._augmentation.notes()
 
     def peak_rss_bytes(self) -> int:
         return peak_rss_bytes()

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from ingest.augment.collate import collate
 from ingest.engine import cluster, gcs
+from ingest.engine.augmentation import Augmentation
 from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
 from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Job, Taken, Waiting
-from ingest.engine.own import OwnAugmenter
+from ingest.engine.own import own_augmentation
 from ingest.engine.replace import BAD, collate_healthy, is_marked, without_marks
 from ingest.errors import ClusterError, IngestError, StageError
 from ingest.loader.arranged import Arranged, join
@@ -111,10 +112,10 @@ class RankFeed:
         self._submitter.start()
         self._make_feeder()
         self._augmenters = [self._make_augmenter() for _ in range(spec.augment.actors)]
-        self._own: OwnAugmenter | None = None
+        self._own: Augmentation | None = None
         if spec.augment.pipeline and not self._augmenters:
             try:
-                self._own = OwnAugmenter(spec, batch_rows=batch_rows, threads=threads, gpu=gpu)
+                self._own = own_augmentation(spec, batch_rows=batch_rows, threads=threads, gpu=gpu)
             except BaseException:
                 self.close()
                 raise
@@ -394,7 +395,7 @@ class RankFeed:
             return self._totals
         slots = CALLS_AT_A_TIME * len(augmenters)
         if self._own is not None:
-            totals, slots = {**totals, **self._own.counters()}, 1
+            totals, slots = {**totals, **{f"augment_{name}": value for name, value in self._own.counters().items()}}, 1
         self._totals = {**totals, "augment_slots": slots}
         return self._totals
 
