@@ -356,6 +356,8 @@ _TEXTS: tuple[tuple[str, Kind], ...] = (
     ("body error", Kind.BROKEN),
     ("response body", Kind.BROKEN),
     ("error decoding response", Kind.BROKEN),
+    ("invalid list response", Kind.BROKEN),  # a listing cut short is XML cut short
+    ("Unable to parse response", Kind.BROKEN),  # botocore's words for the same
 )
 
 

@@ -64,6 +64,18 @@ def test_what_passes_is_asked_for_again(store, proxy, name):  # S07, S08, S09
     assert proxy.count("GET") == 2
 
 
+@pytest.mark.parametrize("name", sorted(set(PASSING) - {"range ignored"}))
+@pytest.mark.parametrize("key", ["d/x", "d//x"])  # the second is listed by botocore: its name is not plain
+def test_a_listing_that_fails_passingly_is_asked_for_again(bucket, store, proxy, name, key):  # S07 to S09
+    bucket.put(key, DATA)
+    files, _ = store
+    before = sorted(info.url for info in files.walk(bucket.url()))
+    proxy.clear()
+    proxy.add(PASSING[name], 1)
+    assert sorted(info.url for info in files.walk(bucket.url())) == before
+    assert proxy.count("LIST") >= 2
+
+
 def test_throttling_is_waited_out_with_growing_waits(store, proxy, monkeypatch):  # S07
     waits = []
     monkeypatch.setattr(retry._WAITING, "wait", waits.append)
