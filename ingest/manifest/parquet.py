@@ -136,11 +136,13 @@ def _check_magic(entry: FileEntry, magic: bytes, filesystem: FileSystem) -> None
     raise SourceError(f"not a Parquet file: it begins with {head!r}", path=entry.url)
 
 
-_REACHED = "reached the data"
+_REACHED = "File too short"  # what pyarrow says when a file gives fewer bytes than were asked for
 
 
 class _NoData:
-    """A file of which nothing can be read."""
+    """A file that ends before its first byte. (An exception raised in `read` would be kept by pyarrow for ever, and
+    with it the frames of all its callers.)
+    """
 
     closed = False
 
@@ -160,8 +162,8 @@ class _NoData:
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
-    def read(self, count: int) -> bytes:
-        raise OSError(f"{count} bytes: {_REACHED}")
+    def read(self, _: int) -> bytes:
+        return b""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -80,6 +80,16 @@ def test_a_window_keeps_the_chunks_of_its_units(tmp_path):
     assert read_window([], manifest.schema, manifest.columns, Storage(), {}).schema == manifest.schema
 
 
+def test_nothing_keeps_what_was_read(tmp_path):
+    write(tmp_path, IMAGES)
+    manifest = manifest_of(tmp_path)
+    unit(manifest, 0, None)
+    before = pa.total_allocated_bytes()
+    for _ in range(3):
+        assert len(unit(manifest, 0, None)) == 100
+    assert pa.total_allocated_bytes() == before
+
+
 def test_whole_units_are_not_copied(tmp_path):
     write(tmp_path, IMAGES, row_group_size=40)
     manifest = manifest_of(tmp_path, columns=["image"])
