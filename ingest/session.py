@@ -289,6 +289,11 @@ class Loader:
         return self._share.steps(self._rows)
 
     @property
+    def manifest(self) -> Manifest:
+        """What there is."""
+        return self._found.manifest
+
+    @property
     def epoch(self) -> int:
         """The epoch that `iter` goes on with."""
         return self._epoch
@@ -436,6 +441,7 @@ class Loader:
             fill=info.fill,
             ids=ids,
             chunk=info.chunk,
+            left=info.left,
             replaced={each.slot: each.sample_id for each in counted},
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ingest.plan.schedule import Share
+from ingest.plan.schedule import Chunk, Share
 from ingest.spec import Spec
 from jobs.clicks import auc
 
@@ -44,7 +45,33 @@ class Coverage:
     @property
     def ok(self) -> bool:
         """Whether all came once, in equal steps."""
-        return all(not epoch["missing"] and not epoch["repeated"] and epoch["steps_equal"] for epoch in self.epochs)
+        faults = ("missing", "repeated", "foreign")
+        return all(epoch["steps_equal"] and not any(epoch[name] for name in faults) for epoch in self.epochs)
+
+
+def numbered(ids: NDArray[np.int64], kept: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Int64 (rows,): the number of each sample among those that are kept; -1 for one that is not.
+
+    Args:
+        ids: int64 (rows,), of samples.
+        kept: int64 (rows of an epoch,), sorted; None for all from 0 on.
+    """
+    if kept is None:
+        return ids
+    number = np.minimum(np.searchsorted(kept, ids), max(0, len(kept) - 1))
+    return np.where(kept[number] == ids, number, -1) if len(kept) else np.full(len(ids), -1)
+
+
+def under_way(state: Mapping[str, Any]) -> Chunk | None:
+    """The chunk that a loader's state lies in, where rows are sorted by length; None at a border."""
+    chunk = Chunk(*state["chunk"]) if "chunk" in state else None
+    return chunk if chunk is not None and chunk.under_way(state["position"]) else None
+
+
+def _came(state: Mapping[str, Any], left: int) -> int:
+    """Rows of the epoch before a state. A position inside a chunk tells groups of it, whose rows vary."""
+    chunk = under_way(state)
+    return int(state["position"]) if chunk is None else chunk.end - left
 
 
 def facts(parts: Sequence[Sequence[dict[str, Any]]], share: Share, seconds: float) -> dict[str, Any]:
@@ -54,14 +81,23 @@ def facts(parts: Sequence[Sequence[dict[str, Any]]], share: Share, seconds: floa
         parts: one after the other, each of all ranks, as `Learner.train` returns them.
         share: rank 0's.
         seconds: it took.
+
+    Returns:
+        Rows `expected`, `missing` of them, `repeated` deliveries beyond the first, `foreign` ones that the epoch does
+        not have, `dropped` and `padded` by `batch.last`, `quarantined`; steps, losses, AUC and speed.
     """
     before, after = parts[0][0]["before"], parts[-1][0]["state"]
-    left = before["rows"] - before["position"]
+    chunk, total = under_way(before), before["rows"]
+    begin = _came(before, sum(rank["due"] for rank in parts[0]))
     ended = after["epoch"] > before["epoch"]
-    expected = left - share.dropped(left) if ended else after["position"] - before["position"]
+    dropped = share.dropped(total - (chunk.end if chunk else begin)) if ended else 0
+    end = total - dropped if ended else _came(after, sum(rank["left"] for rank in parts[-1]))
+    expected = end - begin
     ranks = [rank for part in parts for rank in part]
-    ids = np.concatenate([rank["ids"] for rank in ranks])
-    distinct = len(np.unique(ids[(ids >= 0) & (ids < before["rows"])]))
+    rows = np.concatenate([rank["rows"] for rank in ranks])
+    inside = rows[(rows >= 0) & (rows < total)]
+    distinct = len(np.unique(inside))
+    quarantined = sum(rank["quarantined"] for rank in ranks)
     losses = np.concatenate([rank["losses"] for rank in ranks])
     scores, labels = (np.concatenate([rank[name] for rank in ranks]) for name in ("scores", "labels"))
     steps = [sum(rank["steps"] for rank in of_rank) for of_rank in zip(*parts, strict=True)]
@@ -73,15 +109,17 @@ def facts(parts: Sequence[Sequence[dict[str, Any]]], share: Share, seconds: floa
         "steps_equal": len(set(steps)) == 1,
         "expected": expected,
         "missing": expected - distinct,
-        "repeated": len(ids) - distinct,
-        "dropped": share.dropped(left) if ended else 0,
-        "padded": sum(rank["invalid"] for rank in ranks),
+        "repeated": len(inside) - distinct,
+        "foreign": len(rows) - len(inside),
+        "dropped": dropped,
+        "padded": sum(rank["invalid"] for rank in ranks) - quarantined,
+        "quarantined": quarantined,
         "loss": float(losses.mean()) if len(losses) else None,
         "loss_first": first,
         "loss_last": last,
         "auc": auc(scores, labels),
         "seconds": seconds,
-        "samples_per_s": len(ids) / seconds,
+        "samples_per_s": len(rows) / seconds,
     }
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from ingest import Loader, Spec
 from ingest.engine.cluster import PerTrainer
 from ingest.errors import SchemaError, SpecError
+from ingest.loader.batch import Batch
 from jobs.clicks import ClickNet, ClickRegression, Clicks
+from jobs.coverage import numbered, under_way
 from jobs.models import Model, Net, Parameters, Softmax
 
 CLICKS = ("clicks-torch", "clicks-numpy")
@@ -117,14 +120,17 @@ class Learner:
         """Train on the rest of the epoch, or its next `steps` steps.
 
         Returns:
-            steps; losses, float64, one for each step with valid rows; ids, int64, of valid rows; scores, float32, and
-            labels, int64, of the same, where the model scores; invalid rows; before and state, the loader's states.
+            steps; losses, float64, one for each step with valid rows; rows, int64, which of the epoch's rows came;
+            scores, float32, and labels, int64, of the valid ones, where the model scores; invalid rows, and quarantined
+            ones among them; before and state, the loader's states; due and left, rows that were to come at either place
+            of a chunk under way there, on this rank's account (see `Batch.left`).
 
         Raises:
             SchemaError: there are no labels.
         """
         task, before = self._task, self.loader.state_dict()
-        losses, ids, invalid, taken = [], [np.zeros(0, np.int64)], 0, 0
+        losses, rows, invalid, quarantined, taken = [], [np.zeros(0, np.int64)], 0, 0, 0
+        due = left = 0
         scored, told = [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
         for batch in self.loader:
             if task.label not in batch:
@@ -137,10 +143,12 @@ class Learner:
                 if scores is not None:
                     scored.append(scores)
                     told.append(labels)
-                # A mixture repeats ids in an epoch; the places of its rows come once each.
-                mixed = task.spec.sources is not None
-                ids.append(np.asarray(batch.positions if mixed else batch["sample_id"])[valid])
+            rows.append(self._rows(batch))
             invalid += len(valid) - int(np.count_nonzero(valid))
+            quarantined += len(batch.replaced)
+            left = 0 if batch.ends_epoch else batch.left
+            if taken == 0 and under_way(before):
+                due = batch.planned_rows + batch.left
             taken += 1
             if task.step_s:
                 time.sleep(task.step_s)
@@ -149,13 +157,27 @@ class Learner:
         return {
             "steps": taken,
             "losses": np.array(losses),
-            "ids": np.concatenate(ids),
+            "rows": np.concatenate(rows),
             "scores": np.concatenate(scored),
             "labels": np.concatenate(told),
             "invalid": invalid,
+            "quarantined": quarantined,
             "before": before,
             "state": self.loader.state_dict(),
+            "due": due,
+            "left": left,
         }
+
+    def _rows(self, batch: Batch) -> NDArray[np.int64]:
+        """Which of the epoch's rows a batch delivers, as numbers from 0 that come once each; -1 for a foreign one."""
+        if self._task.spec.sources is not None:  # a mixture repeats ids in an epoch, but no place
+            return batch.positions[: batch.planned_rows]
+        return numbered(batch.ids[: batch.planned_rows], self._kept)
+
+    @cached_property
+    def _kept(self) -> NDArray[np.int64] | None:
+        manifest = self.loader.manifest
+        return None if manifest.selection is None else manifest.kept_ids()
 
     def close(self) -> None:
         """End the loader's actors and thread."""

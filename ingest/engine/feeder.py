@@ -323,6 +323,7 @@ class Feeder:
             runs=step.runs,
             fill=fill,
             chunk=step.chunk,
+            left=step.left,
             read_wait_s=waited,
         )
         taken = self._dispatch(step, parts, info.pack())

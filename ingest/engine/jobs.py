@@ -189,6 +189,7 @@ class BatchInfo:
         runs: the lanes' rows that it delivers.
         fill: int64 (rows,), which of them stands at each place; None when each stands once.
         chunk: whose rows it delivers some of, where rows are sorted by length.
+        left: as of the `Step`.
         read_wait_s: duration, how long the feeder waited for blocks of this batch.
     """
 
@@ -199,13 +200,15 @@ class BatchInfo:
     runs: LaneRows
     fill: NDArray[np.int64] | None = None
     chunk: Chunk | None = None
+    left: int = 0
     read_wait_s: float = 0.0
 
     def pack(self) -> bytes:
         """As bytes; see `Job.pack`."""
         wait_us = round(self.read_wait_s * 1e6)
         chunk = (0, 0, 0) if self.chunk is None else (self.chunk.start, self.chunk.end, self.chunk.batch)
-        head = [self.epoch, self.after, int(self.ends_epoch), self.valid_rows, wait_us, *chunk, len(self.runs.lane)]
+        head = [self.epoch, self.after, int(self.ends_epoch), self.valid_rows, wait_us, *chunk, self.left]
+        head.append(len(self.runs.lane))
         fill = () if self.fill is None else (self.fill,)
         return np.concatenate(
             [np.array(head, np.int64), self.runs.lane, self.runs.start, self.runs.count, *fill]
@@ -215,9 +218,9 @@ class BatchInfo:
     def unpack(cls, packed: bytes) -> BatchInfo:
         """The inverse of `pack`; arrays are read-only views."""
         values = np.frombuffer(packed, np.int64)
-        epoch, after, ends_epoch, valid_rows, wait_us, start, end, batch, runs = values[:9].tolist()
-        until = 9 + 3 * runs
+        epoch, after, ends_epoch, valid_rows, wait_us, start, end, batch, left, runs = values[:10].tolist()
+        until = 10 + 3 * runs
         fill = values[until:] if len(values) > until else None
         chunk = Chunk(start, end, batch) if batch else None
-        rows = LaneRows(*values[9:until].reshape(3, runs))
-        return cls(epoch, after, bool(ends_epoch), valid_rows, rows, fill, chunk, wait_us / 1e6)
+        rows = LaneRows(*values[10:until].reshape(3, runs))
+        return cls(epoch, after, bool(ends_epoch), valid_rows, rows, fill, chunk, left, wait_us / 1e6)

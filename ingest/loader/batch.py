@@ -31,6 +31,7 @@ class Batch(dict[str, Any]):
         ids: int64 (rows,), the planned sample ids: those of `sample_id`, but for rows that were replaced.
         replaced: row: sample id, of rows that do not count since that sample is bad; a copy of another stands there.
         chunk: where rows are sorted by length, the chunk that it delivers some of.
+        left: rows that come behind it in the chunk; each rank counts other lanes, and together they count all.
     """
 
     epoch: int
@@ -42,12 +43,18 @@ class Batch(dict[str, Any]):
     fill: NDArray[np.int64] | None
     ids: NDArray[np.int64]
     chunk: Chunk | None
+    left: int = 0
     replaced: Mapping[int, int] = MappingProxyType({})
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """Int64 (rows,), each row's place in the epoch's sequence, whatever the world and the batch size."""
         return self.runs.positions(self.lanes, self.fill)
+
+    @property
+    def planned_rows(self) -> int:
+        """Rows that the plan counts, those that were replaced included: they stand before those that only fill up."""
+        return self.valid_rows + len(self.replaced)
 
     @classmethod
     def make(cls, arrays: dict[str, Any], **attributes: Any) -> Batch:

@@ -129,7 +129,7 @@ class CoverageLog:
         else:
             epoch, first, _, steps = self._open
             self._open = (epoch, first, after, steps + 1)
-        counted = batch.ids[: batch.valid_rows + len(batch.replaced)]
+        counted = batch.ids[: batch.planned_rows]
         self._digest.update(counted.astype("<i8").tobytes())
         self._bad += batch.replaced.values()
         self._at = (batch.epoch + 1, 0) if batch.ends_epoch else (batch.epoch, batch.after)

@@ -121,6 +121,7 @@ class Groups:
         self.chunk, self._share, self._lanes = chunk, share, order.lanes
         self._turn = rng.permutation(order.seed, rng.ORDER_GROUPS, epoch, chunk.start, chunk.groups)
         self._rows: dict[int, list[NDArray[np.int64]]] = {}
+        self._behind = np.zeros(chunk.groups + 1, np.int64)  # rows of the groups from each on, of this rank's own lanes
         first = rows_before(chunk.start, order.lanes)
         reversed_ = bit_reversal(order.lanes)
         self._shortest: dict[int, int] = {}
@@ -129,26 +130,34 @@ class Groups:
             by_group = np.argsort(group, kind="stable")
             ends = np.cumsum(np.bincount(group, minlength=chunk.groups))[:-1]
             self._rows[lane] = np.split(first[lane] + by_group, ends)
+            if self._owns(lane):
+                sizes = np.bincount(group, minlength=chunk.groups)[self._turn]
+                self._behind[:-1] += np.cumsum(sizes[::-1])[::-1]
             if len(some):
                 self._shortest[lane] = int(first[lane] + np.argmin(some))
+
+    def _owns(self, lane: int) -> bool:
+        """Whether this rank is the first of those that take of a lane."""
+        return lane * self._share.world_size >= self._share.rank * self._lanes
 
     def step(self, part: Part) -> Step:
         """The rows of a part of a group."""
         number, begin, end = self.chunk.group(part.begin)
         world, width = self._share.world_size, end - begin
-        rows = {}
+        rows, left = {}, int(self._behind[number + 1])
         for lane, low, high in lane_shares(self._share, self._lanes):
             group = self._rows[lane][int(self._turn[number])]
             first, last = (len(group) * (each - begin) // width for each in (part.begin, part.after))
             count = last - first
             own = slice(*(first + (2 * count * each + world) // (2 * world) for each in (low, high)))
             rows[lane] = group[own]
+            left += len(group) - last if self._owns(lane) else 0
         taken = sum(len(each) for each in rows.values())
         if taken:
-            return Step(part.epoch, part.index, LaneRows.of(rows), None, taken, part.after, self.chunk)
+            return Step(part.epoch, part.index, LaneRows.of(rows), None, taken, part.after, self.chunk, left)
         lane, row = next(iter(self._shortest.items()))
         runs = LaneRows.of({lane: np.array([row], np.int64)})
-        return Step(part.epoch, part.index, runs, np.zeros(1, np.int64), 0, part.after, self.chunk)
+        return Step(part.epoch, part.index, runs, np.zeros(1, np.int64), 0, part.after, self.chunk, left)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class Step:
         valid_rows: rows that count; the places after them repeat a row.
         after: the position in the epoch once all ranks have taken this step; the number of rows means its end.
         chunk: whose rows it takes some of, where rows are sorted by length.
+        left: rows that the chunk has behind it, of the lanes that begin with this rank: over all ranks, all of them.
     """
 
     epoch: int
@@ -103,6 +104,7 @@ class Step:
     valid_rows: int
     after: int
     chunk: Chunk | None = None
+    left: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ingest import cli, cli_run
 from ingest.cli_trainers import Trainers
 from ingest.errors import StageError
 from jobs import train
+from jobs.demo_clicks import write_clicks
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
@@ -212,6 +213,26 @@ def test_the_train_job_learns_and_resumes_in_mid_epoch_on_another_world(write, p
     assert (rest["position"], rest["expected"], rest["missing"], rest["repeated"]) == (96, 144, 0, 0)
     assert (result["state"]["epoch"], result["state"]["position"]) == (1, 0)
     assert "missing 0, repeated 0" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_train_job_counts_kept_rows_over_a_resume_inside_a_chunk_of_like_lengths(tmp_path, capsys):
+    write_clicks(str(tmp_path / "log"), 1500, seed=1)
+    source = {"path": str(tmp_path / "log"), "where": "label >= 0", "limit": 1200}
+    source |= {"split": {"take": "a", "of": {"a": 0.9, "b": 0.1}}}
+    batch = {"size": 24, "ragged": "offsets", "last": "keep", "bucket_by": {"column": "history", "chunk": 5}}
+    spec, target = tmp_path / "spec.yaml", tmp_path / "out.json"
+    spec.write_text(yaml.safe_dump({"source": source, "batch": batch, "order": {"lanes": 4}}), encoding="utf-8")
+    common = ["--state", str(tmp_path / "state"), "--epochs", "1", "--model", "clicks", "--json", str(target)]
+    assert train.main([str(spec), "--trainers", "2", "--steps", "7", *common]) == 0
+    result = json.loads(target.read_text())
+    assert result["state"]["chunk"] == [240, 480, 48]
+    (first,) = result["epochs"]
+    assert (first["missing"], first["repeated"], first["foreign"]) == (0, 0, 0)
+    assert train.main([str(spec), "--trainers", "3", *common]) == 0
+    (rest,) = json.loads(target.read_text())["epochs"]
+    assert first["expected"] + rest["expected"] == 1200
+    assert (rest["missing"], rest["repeated"], rest["foreign"]) == (0, 0, 0)
 
 
 def test_the_train_job_refuses_what_cannot_be_learnt(write, numbers, capsys):

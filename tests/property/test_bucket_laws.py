@@ -94,6 +94,9 @@ def test_each_row_once_under_any_change_of_world_batch_and_tail_in_mid_epoch(uni
             assert all(len(ids) >= 1 for ids, _ in ranks)
             assert {(step.after, step.chunk) for _, step in ranks} == {(ranks[0][1].after, ranks[0][1].chunk)}
             assert ranks[0][1].after > position
+            if ranks[0][1].chunk:  # what is left of it lies in all ranks' accounts, each row in one
+                left = sum(step.left for _, step in ranks)
+                assert ranks[0][1].chunk.end - left == sum(map(len, seen))
             position, chunk = ranks[0][1].after, ranks[0][1].chunk
     assert sorted(joined(seen)) == list(range(total))
 

@@ -13,7 +13,7 @@ from ingest.errors import StateError
 from ingest.loader.batch import Batch
 from ingest.plan.schedule import Share
 from ingest.spec import Spec
-from jobs.coverage import Coverage, facts
+from jobs.coverage import Coverage, facts, numbered
 from jobs.models import Softmax, average, coarse
 from jobs.saved import Store
 
@@ -186,16 +186,25 @@ def test_the_live_line_names_rate_and_waiting_and_what_waits():
     assert text == "epoch 1/2  step 5/9  100 samples/s  waiting 50%  read: slow"
 
 
-def part_of(ids, before, after, steps=2, invalid=0):
+def part_of(rows, before, after, steps=2, invalid=0, quarantined=0, **places):
+    """`before` and `after` are (epoch, position), and a chunk where one is under way."""
+    begin, end = (
+        {"rows": 9, "epoch": place[0], "position": place[1], **({"chunk": list(place[2])} if place[2:] else {})}
+        for place in (before, after)
+    )
     return {
-        "ids": np.array(ids),
+        "rows": np.array(rows),
         "steps": steps,
         "losses": np.array([2.0, 1.0]),
         "scores": np.array([0.1, 0.7, 0.4], np.float32),
         "labels": np.array([0, 1, 1]),
         "invalid": invalid,
-        "before": {"rows": 9, "epoch": before[0], "position": before[1]},
-        "state": {"rows": 9, "epoch": after[0], "position": after[1]},
+        "quarantined": quarantined,
+        "before": begin,
+        "state": end,
+        "due": 0,
+        "left": 0,
+        **places,
     }
 
 
@@ -217,6 +226,45 @@ def test_the_train_job_counts_whole_epochs_and_parts():
     assert (both["loss_first"], both["loss_last"], both["steps_equal"]) == (2.0, 1.0, True)
     again = counted(([[0, 1], [4, 5]], start, middle, 1), ([[2, 1], [6, 7]], middle, end, 1))
     assert (again["missing"], again["repeated"]) == (1, 1)
+
+
+def test_the_train_job_tells_foreign_rows_from_repeated_ones_and_bad_ones_from_padded():
+    parts = [
+        part_of(rows, (0, 0), (0, 8), 2, invalid, bad) for rows, invalid, bad in (([0, 1, 2, -1], 2, 1), ([4], 1, 0))
+    ]
+    found = facts([parts], Share(0, 2, 2), 1.0)
+    assert (found["expected"], found["missing"], found["repeated"], found["foreign"]) == (8, 4, 0, 1)
+    assert (found["padded"], found["quarantined"]) == (2, 1)
+
+
+def test_rows_are_numbered_among_those_that_are_kept():
+    kept = np.array([2, 5, 6, 9])
+    assert numbered(np.array([9, 2, 4, 10, 0, 6]), kept).tolist() == [3, 0, -1, -1, -1, 2]
+    assert numbered(np.array([7, 0]), None).tolist() == [7, 0]
+    assert numbered(np.array([7]), kept[:0]).tolist() == [-1]
+
+
+def test_a_position_inside_a_chunk_stands_for_groups_and_not_for_rows():
+    # Nine rows, two chunks of 4 and 5; the first's two groups have 1 and 3 rows, the second's 4 and 1.
+    one, two = (0, 4, 2), (4, 9, 2)
+
+    def counted(*parts):
+        return facts(
+            [[part_of(*rank[:3], **rank[3]) for rank in ranks] for ranks in parts], Share(0, 2, 1, "keep"), 1.0
+        )
+
+    first = counted([([0], (0, 0), (0, 2, one), {"left": 2}), ([], (0, 0), (0, 2, one), {"left": 1})])
+    assert (first["expected"], first["missing"], first["repeated"]) == (1, 0, 0)
+    rest = counted(
+        [
+            ([1, 2], (0, 2, one), (0, 6, two), {"due": 2, "left": 0}),
+            ([3, 4, 5, 6, 7], (0, 2, one), (0, 6, two), {"due": 1, "left": 1}),
+        ],
+        [([8], (0, 6, two), (1, 0), {}), ([], (0, 6, two), (1, 0), {})],
+    )
+    assert (rest["expected"], rest["missing"], rest["repeated"]) == (8, 0, 0)
+    dropped = facts([[part_of([1, 2, 3, *range(4, 8)], (0, 2, one), (1, 0), due=3)]], Share(0, 1, 4), 1.0)
+    assert (dropped["expected"], dropped["dropped"], dropped["missing"]) == (7, 1, 0)
 
 
 def test_parts_make_an_epoch_when_it_ends():

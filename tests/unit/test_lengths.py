@@ -69,7 +69,7 @@ def test_runs_of_lanes_and_back():
 def test_a_chunk_travels_with_its_batch():
     runs = LaneRows.of({0: np.array([1, 3])})
     for chunk in (None, Chunk(64, 128, 16)):
-        packed = BatchInfo(2, 80, False, 2, runs, None, chunk, 0.25).pack()
+        packed = BatchInfo(2, 80, False, 2, runs, None, chunk, 7, 0.25).pack()
         assert BatchInfo.unpack(packed).chunk == chunk
         assert BatchInfo.unpack(packed).read_wait_s == 0.25
 
