@@ -21,7 +21,7 @@ import ray
 from ingest.engine import cluster
 from ingest.engine.bulletin import Bulletin
 from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifests, open_catalog
-from ingest.engine.jobs import BatchInfo, FeedConfig
+from ingest.engine.jobs import BatchInfo, Decoding, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.engine.replace import BAD, Bad
 from ingest.engine.trial import try_functions
@@ -36,7 +36,8 @@ from ingest.loader.ragged import empty_lists, shape
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
 from ingest.metrics.verdict import Measured, verdict
-from ingest.ops import output_bytes
+from ingest.ops import CenterCrop, Resize, output_bytes
+from ingest.ops.leading import leading
 from ingest.plan.buckets import Bucketing
 from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix
@@ -57,6 +58,7 @@ STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; t
 PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
 PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
 CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
+OPEN_SIZE_FACTOR = 12  # pixels, of encoded bytes, where no op gives images a size: JPEGs of photographs are near it
 ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
 READERS_START_S = 30.0  # for the first read to get its CPUs
 _PROCESS = uuid.uuid4().hex  # names this process to the others
@@ -172,6 +174,9 @@ class Loader:
         bucketing, chunk_bytes = bucketing_of(spec), 0
         if bucketing is not None:
             chunk_bytes = self._chunk_bytes(bucketing, order)
+        decoding = self._decoding()
+        if decoding is not None:
+            window_bytes = self._decoded_bytes(window_bytes, decoding.row_bytes)
         self._order, self._mix = order, mix
         self._rows = epoch_rows(manifest, mix)
         self._config = FeedConfig(
@@ -188,6 +193,7 @@ class Loader:
             depth=self._depth(),
             bucketing=bucketing,
             mix=mix,
+            decoding=decoding,
         )
         self._feed.configure(manifest, self._found.ref, self._config)
         self._facts = states.Facts(
@@ -199,6 +205,31 @@ class Loader:
             rows=self._rows,
             backend=states.backend(gpu=self._gpu) if spec.augment.pipeline else {},
         )
+
+    def _decoding(self) -> Decoding | None:
+        """How images are decoded where they are read; None where they are not."""
+        augment, cache = self.spec.augment, self.spec.cache
+        if not cache.decoded:
+            return None
+        first = leading(augment.pipeline)
+        row_bytes = output_bytes(first) * 4 // 3  # of a size that is open, the other side is longer
+        if not any(isinstance(op, (CenterCrop, Resize)) for op in first):
+            row_bytes = max(row_bytes, OPEN_SIZE_FACTOR * self._mean_bytes)
+        return Decoding(augment, cache, row_bytes)
+
+    def _decoded_bytes(self, window_bytes: int, row_bytes: int) -> int:
+        """What the rows of `window_bytes` take once decoded; refused where a rank may not hold as much."""
+        manifest = self._found.manifest
+        rows = min(window_bytes // max(1, self._mean_bytes), manifest.rows)
+        need = rows * (row_bytes + self._mean_bytes)
+        if self._memory_bytes and need > self._memory_bytes:
+            raise PlanError(
+                f"cache.decoded: the windows open hold {rows} rows, decoded {need} bytes, and each of "
+                f"{self.world_size} ranks may hold {self._memory_bytes} of the object store",
+                hint="Use a smaller order.window_bytes (the order changes with it), a smaller size in the first ops, "
+                "or a larger object store",
+            )
+        return int(need)
 
     def _chunk_bytes(self, bucketing: Bucketing, order: Order) -> int:
         """Bytes of one rank's rows of two chunks, the one in hand and the next; refused where they do not fit."""

@@ -27,6 +27,7 @@ from pydantic import (
 from ingest.documents import read_yaml
 from ingest.errors import SpecError
 from ingest.ops import RECIPES, Clip, Function, Mix, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform
+from ingest.ops.leading import leading
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
 from ingest.predicate import parse
 
@@ -140,7 +141,9 @@ class Cache(Section):
 
     path: str | None = Field(None, description="a directory on each node; nothing is kept when left out")
     bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] | None = Field(None, description="that it may fill, on each node")
-    decoded: bool = Field(False, description="keep decoded images too; not there yet")
+    decoded: bool = Field(
+        False, description="keep rows with their images decoded, after the ops before the first random one"
+    )
 
     @model_validator(mode="after")
     def _built(self) -> Cache:
@@ -148,8 +151,8 @@ class Cache(Section):
             raise ValueError("give path and bytes together: where to keep, and how much")
         if self.path is not None and not Path(self.path).is_absolute():
             raise ValueError("path: is not absolute, and every node has another working directory")
-        if self.decoded:
-            raise ValueError("decoded: is not there yet in this release; leave it out")
+        if self.decoded and self.path is None:
+            raise ValueError("decoded: needs path and bytes: where to keep, and how much")
         return self
 
 
@@ -583,6 +586,27 @@ class Spec(Section):
                 raise ValueError(f"augment.ops: {op.name}.label: '{op.label}' is not an output of columns ({known})")
         return self
 
+    @model_validator(mode="after")
+    def _decoded(self) -> Spec:
+        """What is kept decoded must be the same in every pass, and to the bit what it would be without a cache."""
+        augment = self.augment
+        if not self.cache.decoded:
+            return self
+        if not augment.pipeline:
+            raise ValueError("cache.decoded: nothing is decoded: augment is empty; leave cache.decoded out")
+        first = augment.pipeline[0]
+        if not leading(augment.pipeline):
+            raise ValueError(
+                f"cache.decoded: {first.name} is the first op and differs from pass to pass (or is a function of one's"
+                " own), and what it makes is never kept: leave cache.decoded out, or put a resize before it"
+            )
+        moves = [name for name in ("boxes", "keypoints", "masks") if getattr(augment, name)]
+        if moves or any(isinstance(op, Function) for op in augment.pipeline):
+            raise ValueError(f"cache.decoded: with {moves[0] if moves else 'function'} is not there yet; leave one out")
+        if augment.device == "gpu":
+            raise ValueError("cache.decoded: images are decoded on the CPU then; use augment.device: cpu")
+        return self
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
@@ -621,7 +645,7 @@ class Spec(Section):
 
     def reading(self, source: Source) -> Storage:
         """How a source's units are read: as its `storage` says, from the cache where there is one."""
-        if self.cache.path is None:
+        if self.cache.path is None or self.cache.decoded:  # what is kept decoded need not be kept encoded too
             return source.storage
         return CachedStorage(**source.storage.model_dump(), cache=self.cache)
 

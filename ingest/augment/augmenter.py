@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -64,6 +64,7 @@ class Augmenter:
         threads: int,
         device_id: int | None = None,
         reuse: int = 0,
+        restore: Callable[[NDArray[np.uint8] | None, str], tuple[Header, NDArray[np.uint8]]] | None = None,
     ) -> None:
         """Builds the pipelines.
 
@@ -76,6 +77,8 @@ class Augmenter:
             reuse: the array of images is good for so many calls of its thread, and then another's images take its
                 place: for callers that copy them soon. Fresh memory costs the system a page fault every 4 KiB. 0: it
                 stays.
+            restore: gives the header and pixels of a value of a column, where pixels are stored instead of encoded
+                images; the ops then begin with `Stored`.
 
         Raises:
             SpecError: the ops are in an order that has no meaning.
@@ -85,7 +88,7 @@ class Augmenter:
         self._seed = seed
         self._batch_rows = batch_rows
         self._draws = draws(self._ops)
-        self._closed = False
+        self._closed, self._restore = False, restore
         self._reuse, self._reused = reuse, threading.local()
         self._workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._all: list[Worker] = []
@@ -240,6 +243,10 @@ class Augmenter:
             try:
                 if self._media:
                     shapes[row] = self._measured(data, column)
+                    continue
+                if self._restore is not None:
+                    headers[row], whole[row] = self._restore(data, column)
+                    shapes[row] = whole[row].shape[:2]
                     continue
                 headers[row] = header = _header(data, column)
                 shapes[row] = header.upright

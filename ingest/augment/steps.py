@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.augment import colour, functions, geometry, policy, texture, warps
+from ingest.augment import colour, functions, geometry, policy, stored, texture, warps
 from ingest.augment.kinds import KINDS, PLANNERS, Rows, Shapes, Slot, Step
 from ingest.errors import SpecError
 from ingest.ops import Cast, Cutmix, Mixup, Normalize, Op, Random, Transpose
 
-FAMILIES = (colour, functions, geometry, policy, texture, warps)  # loaded for what they register
+FAMILIES = (colour, functions, geometry, policy, stored, texture, warps)  # loaded for what they register
 _ENDS: dict[type[Op], int] = {Normalize: 1, Cast: 1, Transpose: 2, Mixup: 3, Cutmix: 3}  # in which order
 
 

@@ -20,13 +20,15 @@ class Augmentation:
     Args:
         spec: the spec's section.
         replace: whether bad samples are replaced; else they are errors.
+        stored: whether the ops before the first random one were done where the rows were read.
         options: of `Augmenter`.
     """
 
-    def __init__(self, spec: Augment, *, replace: bool, **options: Any) -> None:
+    def __init__(self, spec: Augment, *, replace: bool, stored: bool = False, **options: Any) -> None:
         from ingest.augment.augmenter import Augmenter  # loads DALI, which a trainer does not do unasked
+        from ingest.augment.leading import stored_augmenter
 
-        self._augmenter = Augmenter(spec, **options)
+        self._augmenter = (stored_augmenter if stored else Augmenter)(spec, **options)
         self._replace, self._column = replace, spec.column
         self._busy_s, self._batches, self._rows = 0.0, 0, 0
 

@@ -224,7 +224,7 @@ def uses_gpu(spec: Spec, have: Resources, world_size: int) -> bool:
     augment = spec.augment
     if augment.device != "auto":
         return augment.device == "gpu"
-    if any(isinstance(op, (Numpy, Waveform, Clip)) for op in augment.pipeline):
+    if spec.cache.decoded or any(isinstance(op, (Numpy, Waveform, Clip)) for op in augment.pipeline):
         return False
     if augment.placement == "trainer":
         return has_gpu()

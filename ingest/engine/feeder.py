@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ingest.engine import cluster, private
 from ingest.engine.datasource import Call, error_in
+from ingest.engine.decoded import decoded_call
 from ingest.engine.flow import Flow, Stretch
 from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, GoneError, Job, Taken, Waiting
 from ingest.engine.segment import Delivery, Segment
@@ -124,7 +125,10 @@ class Feeder:
     def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
         """Take what is there, how to feed it, and the actors that augment in turn (none: nothing is augmented)."""
         self._manifest, self._config, self._augmenters = manifest, config, augmenters
-        self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
+        memory_bytes = manifest.units.memory_bytes
+        if config.decoding is not None:
+            memory_bytes = memory_bytes + manifest.units.rows * config.decoding.row_bytes
+        self._sizes = UnitSizes(manifest.units.bytes, memory_bytes)
         self._flow = Flow(
             config.budget_bytes,
             config.readers,
@@ -297,7 +301,11 @@ class Feeder:
     def _call(self, layout: Layout, held: _OpenRead) -> Call:
         manifest = self._manifest
         source, _ = manifest.local(held.read.units)
-        function, args = window_call(manifest, held.read.units, self._config.read[source])
+        options, decoding = self._config.read[source], self._config.decoding
+        if decoding is None:
+            function, args = window_call(manifest, held.read.units, options)
+        else:
+            function, args = decoded_call(manifest, held.read.units, options, decoding)
         if self._config.arranged:
             read, first_ids = held.read, manifest.unit_first_id[list(held.read.units)].tolist()
             args = (read.arrangement(layout), tuple(read.units.values()), first_ids, function, *args)

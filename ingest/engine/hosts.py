@@ -109,10 +109,19 @@ class AugmentHost:
         threads: decoding threads.
         replace: whether bad samples are replaced; else they are errors.
         batches: the most batches of a call.
+        stored: whether the ops before the first random one were done where the rows were read.
     """
 
     def __init__(
-        self, feeder: str, augment: Augment, seed: int, batch_rows: int, threads: int, replace: bool, batches: int
+        self,
+        feeder: str,
+        augment: Augment,
+        seed: int,
+        batch_rows: int,
+        threads: int,
+        replace: bool,
+        batches: int,
+        stored: bool,
     ) -> None:
         gpus = ray.get_gpu_ids()
         self._feeder, self._tables = feeder, Tables(self._fetch)
@@ -120,6 +129,7 @@ class AugmentHost:
         self._augmentation = Augmentation(
             augment,
             replace=replace,
+            stored=stored,
             seed=seed,
             batch_rows=batch_rows,
             threads=threads,

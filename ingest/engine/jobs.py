@@ -17,6 +17,7 @@ from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix
 from ingest.plan.schedule import Chunk, Share
 from ingest.read.windows import ReadOptions
+from ingest.spec import Augment, Cache
 
 
 class GoneError(StageError):
@@ -26,6 +27,21 @@ class GoneError(StageError):
 
 
 _LISTED = -1  # in place of a slice's start: the rows follow one by one
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How images are decoded where they are read, up to the first random op.
+
+    Attributes:
+        augment: the spec's section.
+        cache: where they are kept.
+        row_bytes: about how large a row's pixels are.
+    """
+
+    augment: Augment
+    cache: Cache
+    row_bytes: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,7 @@ class FeedConfig:
         depth: batches that may be asked for and not yet received.
         bucketing: how batches are made of rows of like lengths; None when they are not.
         mix: what an epoch is mixed of; None where there is one source.
+        decoding: how images are decoded where they are read; None where they are not.
     """
 
     share: Share
@@ -61,6 +78,7 @@ class FeedConfig:
     depth: int
     bucketing: Bucketing | None = None
     mix: Mix | None = None
+    decoding: Decoding | None = None
 
 
 @dataclass(frozen=True)

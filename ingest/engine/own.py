@@ -22,6 +22,7 @@ def own_augmentation(spec: Spec, *, batch_rows: int, threads: int, gpu: bool) ->
     return Augmentation(
         spec.augment,
         replace=spec.errors.on_bad_sample == "replace",
+        stored=spec.cache.decoded,
         seed=spec.order.seed,
         batch_rows=batch_rows,
         threads=threads,

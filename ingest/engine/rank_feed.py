@@ -159,6 +159,7 @@ class RankFeed:
                 self._threads,
                 self._replace,
                 self._call_batches,
+                self._spec.cache.decoded,
             )
         )
 

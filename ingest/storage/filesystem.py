@@ -19,6 +19,7 @@ __all__ = [
     "Blob",
     "FileInfo",
     "FileSystem",
+    "disk_cache",
     "literal",
     "open_filesystem",
     "read_file",
@@ -53,7 +54,12 @@ def open_filesystem(url: str, storage: Storage) -> FileSystem:
     # A fork shares no connections with its parent: each process opens its own.
     files = _open(scheme, bucket, storage, os.getpid())
     cache = storage.cache if isinstance(storage, CachedStorage) else None
-    return CachedFiles(files, _disk_cache(cache, os.getpid())) if cache is not None and files.remote else files
+    return CachedFiles(files, disk_cache(cache)) if cache is not None and files.remote else files
+
+
+def disk_cache(cache: Cache) -> DiskCache:
+    """The cache on this node's disk, one for each process."""
+    return _disk_cache(cache, os.getpid())
 
 
 def read_file(url: str, storage: Storage) -> bytes | None:

@@ -215,8 +215,6 @@ def test_the_spec_says_what_a_cache_needs():
     for wrong in ({"path": "/x"}, {"bytes": "1GB"}, {"path": "x", "bytes": 1}, {"path": "/x", "bytes": 0}):
         with pytest.raises(SpecError):
             Spec(source={"path": "/d"}, cache=wrong)
-    with pytest.raises(SpecError, match="decoded: is not there yet"):
-        Spec(source={"path": "/d"}, cache={"path": "/x", "bytes": 1, "decoded": True})
     plain, cached = Spec(source={"path": "/d"}), Spec(source={"path": "/d"}, cache={"path": "/x", "bytes": "1GiB"})
     assert plain.fingerprint == cached.fingerprint
     assert plain.reading(plain.source) == plain.source.storage
