@@ -314,7 +314,7 @@ def convert(
 def submit(
     spec: SpecPath,
     args: Annotated[list[str] | None, typer.Argument(metavar="[-- JOB_OPTIONS]", help="for the job")] = None,
-    job: Annotated[str, typer.Option("--job", help="train, index or bench")] = "train",
+    job: Annotated[str, typer.Option("--job", help="train, index, bench or convert")] = "train",
     address: Address = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="names the run; one used before goes on from its last state")

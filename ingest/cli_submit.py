@@ -24,7 +24,7 @@ from ingest import cli_auth, cli_package
 from ingest.cli_common import FAULT, INTERRUPTED, OK, console, human_bytes, load_spec
 from ingest.errors import ClusterError, SpecError
 
-JOBS = ("train", "index", "bench")
+JOBS = ("train", "index", "bench", "convert")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 STOP_GRACE_S = 30  # from the signal that a job is stopped by to its end by force; a state is saved within
 POLL_S, GONE_S = 1.0, 60.0
@@ -176,6 +176,8 @@ def prepare(wanted: Wanted, earlier: Sequence[Any] = ()) -> Request:
     if last and last.get(JOB) != wanted.job:
         raise SpecError(f"run {run_id} was of job {last.get(JOB)}, not {wanted.job}", hint="Use another --run-id")
     args = wanted.args or tuple(json.loads(last.get(ARGS, "[]")))
+    if wanted.job == "convert":
+        _check_folder(args)
     state = _state_url(wanted.state, run_id, last.get(STATE))
     _refuse_secrets(wanted, args, state)
     return Request(
@@ -191,6 +193,19 @@ def _state_url(base: str | None, run_id: str, before: str | None) -> str:
     if base is None:
         return before or f"~/.cache/ingest/runs/{run_id}/state"
     return f"{base.rstrip('/')}/{run_id}/state"
+
+
+def _check_folder(args: Sequence[str]) -> None:
+    """Where `convert` writes comes first, and is somewhere that is still there when the job's own folder is gone.
+
+    Raises:
+        SpecError: it is not.
+    """
+    hint = "For example: ingest submit SPEC --job convert -- s3://bucket/copy --to tfrecord"
+    if not args or args[0].startswith("-"):
+        raise SpecError("--job convert: the job's first argument is the folder to write, and there is none", hint=hint)
+    if "://" not in args[0] and not args[0].startswith("/"):
+        raise SpecError(f"--job convert: {args[0]} would lie in the job's own folder, which goes with it", hint=hint)
 
 
 def _refuse_secrets(wanted: Wanted, args: Sequence[str], state: str) -> None:

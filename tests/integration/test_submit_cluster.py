@@ -89,6 +89,11 @@ def test_without_tokens_all_works_as_well_and_a_job_that_fails_has_its_own_exit_
         result = json.loads(target.read_text())
         assert (result["status"], result["exit_code"]) == ("SUCCEEDED", 0)
         assert nodes.ingest("submit", spec("/no/where"), "--job", "index", *common).returncode == 1
+        copy = folder / "copy"
+        written = nodes.ingest("submit", spec(), "--job", "convert", *common, "--", str(copy), "--to", "tfrecord")
+        assert written.returncode == 0, written.stdout + written.stderr
+        assert f"convert rows: {ROWS}" in written.stdout
+        assert sum(file.stat().st_size for file in copy.rglob("*") if file.is_file()) > 0
         asked = ["--", "--trainer-gpus", "8"]
         refused = nodes.ingest("submit", spec(), *common, *asked)
         assert refused.returncode == 1
@@ -96,7 +101,7 @@ def test_without_tokens_all_works_as_well_and_a_job_that_fails_has_its_own_exit_
         wrong = nodes.ingest("submit", spec(), *common, "--", "--no-such-option")
         assert wrong.returncode == 2
         listed = json.loads(nodes.ingest("jobs", "list", *common, "--json", "-").stdout)["jobs"]
-        assert [job["exit_code"] for job in listed] == [2, 1, 1, 0]
+        assert [job["exit_code"] for job in listed] == [2, 1, 0, 1, 0]
         again = nodes.ingest("jobs", "logs", result["run_id"], *common)
         assert (again.returncode, f"index rows: {ROWS}" in again.stdout) == (0, True)
         # A token that a cluster does not want: the driver would wait for workers that show none.

@@ -120,6 +120,20 @@ def test_pins_are_those_of_constraints_without_ray():
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
+def test_a_conversion_names_where_it_writes_and_keeps_no_state():
+    request = prepare(Wanted(Path("spec.yaml"), job="convert", args=("s3://b/copy", "--to", "tfrecord"), run_id="c"))
+    assert request.entrypoint == "python -m jobs.convert spec.yaml s3://b/copy --to tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [((), "there is none"), (("--to", "tfrecord"), "there is none"), (("copy",), "would lie in the job's own folder")],
+)
+def test_a_conversion_to_nowhere_is_refused_before_anything_is_sent(args, named):
+    with pytest.raises(SpecError, match=named):
+        prepare(Wanted(Path("spec.yaml"), job="convert", args=args))
+
+
 def test_a_request_names_the_run_its_state_and_the_command():
     wanted = Wanted(
         Path("a/my spec.yaml"), args=("--trainers", "2"), run_id="r1", state="s3://b/runs/", sets=("batch.size=8",)
