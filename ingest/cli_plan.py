@@ -53,7 +53,8 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
         SourceError: the data cannot be found, listed or opened.
     """
     began = time.perf_counter()
-    manifest = find(spec, cache_dir).manifest
+    found = find(spec, cache_dir)
+    manifest = found.manifest
     return {
         "files": len(manifest.files),
         "units": len(manifest.units),
@@ -63,6 +64,7 @@ def index(spec: Spec, cache_dir: Path | None) -> dict[str, Any]:
         "column_bytes": int(manifest.units.bytes.sum()),
         "seconds": time.perf_counter() - began,
         "digest": manifest.digest,
+        "storage": found.storage,
         "format": manifest.format,
         "columns": {
             name: {"source": source, "type": str(manifest.schema.field(name).type)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,14 @@ def run(
     return report(ranks, epochs, store.peak_bytes, store.spilled_bytes, time.perf_counter() - began)
 
 
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Of each name all ranks' counts, zeros among them."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
 def report(
     ranks: list[dict[str, Any]], epochs: int | None, store_peak_bytes: int, spilled_bytes: int, wall_s: float
 ) -> dict[str, Any]:
@@ -254,7 +263,12 @@ def report(
         "spilled_bytes": spilled_bytes,
         "fetched_bytes": sum(report["fetched_bytes"] for report in reports),
         "away_bytes": sum(report["away_bytes"] for report in reports),
-        "storage": dict(sum((Counter(report.get("storage", {})) for report in reports), Counter())),
+        "storage": _summed(report.get("storage", {}) for report in reports),
+        "storage_epochs": {
+            epoch: _summed(report.get("storage_epochs", {}).get(epoch, {}) for report in reports)
+            for epoch in sorted({epoch for report in reports for epoch in report.get("storage_epochs", {})}, key=int)
+        },
+        "index_storage": reports[0].get("index_storage", {}),
         "lanes": reports[0]["lanes"],
         "interleave": reports[0]["interleave"],
         "digest": ranks[0]["digest"],

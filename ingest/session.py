@@ -597,6 +597,11 @@ class Loader:
                 for name in ("read_wait_s", "fetched_bytes", "away_bytes", "reads", "held_bytes", "budget_bytes")
             },
             "storage": {name: int(counters[f"storage_{name}"]) for name in NAMES},
+            "storage_epochs": {
+                str(epoch): {name: asked.get(name, 0) for name in NAMES}
+                for epoch, asked in sorted(counters.get("storage_epochs", {}).items())
+            },
+            "index_storage": self._found.storage,
             "augment_busy_s": measured.augment_busy_s,
             "verdict": verdict(measured),
         }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
 
+from ingest.engine.jobs import Listed
 from ingest.manifest import store
 from ingest.manifest.build import build_manifest
 from ingest.manifest.listing import format_of, list_files
@@ -17,6 +19,7 @@ from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
 from ingest.manifest.question import Question, Target, grouped
 from ingest.spec import Source
+from ingest.storage import counters
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +39,21 @@ class Catalog:
 
     def __init__(self, source: Source, cache_dir: str | None, cpus: float) -> None:
         self._source, self._cache_dir, self._cpus = source, cache_dir, cpus
-        self._manifest: tuple[ray.ObjectRef, float] | None = None
+        self._listed: Listed | None = None
+        self._asked: Counter[str] = Counter()  # of the store, by tasks
 
-    def manifest(self) -> tuple[ray.ObjectRef, float]:
-        """A reference to the manifest, and the seconds it took to make.
+    def manifest(self) -> Listed:
+        """A reference to the manifest, and what it took to make.
 
         Raises:
             SourceError: the data cannot be found, listed or opened.
         """
-        if self._manifest is None:
-            began = time.perf_counter()
-            manifest = self._build()
-            self._manifest = (ray.put(manifest), time.perf_counter() - began)
-        return self._manifest
+        if self._listed is None:
+            began, before = time.perf_counter(), counters()
+            ref = ray.put(self._build())
+            asked = {name: total - before[name] + self._asked[name] for name, total in counters().items()}
+            self._listed = Listed(ref, time.perf_counter() - began, asked)
+        return self._listed
 
     def _build(self) -> Manifest:
         files = list_files(self._source)
@@ -100,7 +105,7 @@ class Catalog:
         """
         if len(arguments) == 1:
             return [function(*arguments[0], self._source.storage)]
-        from ingest.engine.datasource import Call, error_in
+        from ingest.engine.datasource import Call, error_in, traffic_in
         from ingest.engine.private import own_process
         from ingest.engine.segment import run_calls
 
@@ -111,6 +116,7 @@ class Catalog:
             error = error_in(table)
             if error is not None:
                 raise error
+            self._asked.update(traffic_in(table.schema))
         return tables
 
 

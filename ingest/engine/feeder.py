@@ -6,7 +6,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -110,6 +110,7 @@ class Feeder:
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
         self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0, "away_bytes": 0}
         self._counters |= dict.fromkeys(map(STORAGE.format, NAMES), 0)
+        self._asked: dict[int, Counter[str]] = {}  # of the store, by epoch
         self._clear()
 
     def _clear(self) -> None:
@@ -191,11 +192,12 @@ class Feeder:
             raise GoneError(f"table {key} is gone")
         return [ref for ref, _ in held.delivery.blocks]
 
-    def counters(self) -> dict[str, float]:
-        """Totals since the feeder began, and what it waits for now."""
+    def counters(self) -> dict[str, Any]:
+        """Totals since the feeder began, what it waits for now, and `storage_epochs`: the reads' traffic by epoch."""
         waiting = time.monotonic() - self._waiting_since if self._waiting_since is not None else 0.0
         return {
             **self._counters,
+            "storage_epochs": {epoch: dict(asked) for epoch, asked in list(self._asked.items())},
             "waiting_for_read_s": waiting,
             "held_bytes": self._flow.held_bytes,
             "budget_bytes": self._flow.budget_bytes,
@@ -348,6 +350,7 @@ class Feeder:
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
         for held in new.values():
             if not held.given:
+                self._asked.setdefault(step.epoch, Counter()).update(held.delivery.traffic)
                 for name, count in held.delivery.traffic.items():
                     self._counters[STORAGE.format(name)] += count
         self._counters["away_bytes"] += sum(held.delivery.away_bytes for held in new.values() if not held.given)

@@ -15,7 +15,7 @@ import ray
 
 from ingest.engine.augmentation import Augmentation
 from ingest.engine.board import Board
-from ingest.engine.jobs import FeedConfig, GoneError, Job, Taken, Waiting
+from ingest.engine.jobs import FeedConfig, GoneError, Job, Listed, Taken, Waiting
 from ingest.engine.tables import Tables
 from ingest.errors import ClusterError, IngestError
 from ingest.manifest.mixed import mix_manifests
@@ -89,7 +89,7 @@ class FeederHost:
     def end(self) -> None:
         self._ended.set()
 
-    def counters(self) -> dict[str, float]:
+    def counters(self) -> dict[str, Any]:
         return self._feeder.counters()
 
     def peak_rss_bytes(self) -> int:
@@ -221,7 +221,7 @@ class CatalogHost:
         self._catalog, self._board = Catalog(source, cache_dir, cpus), Board(opener)
         self._listing = asyncio.Lock()
 
-    async def manifest(self) -> tuple[ray.ObjectRef, float]:
+    async def manifest(self) -> Listed:
         async with self._listing:
             return await asyncio.to_thread(self._catalog.manifest)
 
@@ -233,11 +233,17 @@ class CatalogHost:
 
 @dataclass(frozen=True)
 class Found:
-    """A manifest, its reference, the seconds it took to make, and the catalogs it comes from, kept alive by this."""
+    """A manifest, its reference, and the catalogs it comes from, kept alive by this.
+
+    Attributes:
+        seconds: that it took to make.
+        storage: what that asked of the store, by the names of `storage.counters`.
+    """
 
     manifest: Manifest
     ref: ray.ObjectRef
     seconds: float
+    storage: dict[str, int]
     catalog: Any
     others: tuple[Any, ...] = ()  # catalogs, of further sources
 
@@ -283,8 +289,8 @@ def find_manifest(
         catalog, answer = opened or open_catalog(source, run, cache_dir, cpus, opener)
         opened = None
         try:
-            ref, seconds = ray.get(answer)
-            return Found(ray.get(ref), ref, float(seconds), catalog)
+            listed: Listed = ray.get(answer)
+            return Found(ray.get(listed.ref), listed.ref, listed.seconds, listed.storage, catalog)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, IngestError) else error) from error
         except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):
@@ -325,4 +331,6 @@ def find_manifests(
     names = [f"sources.{i} ({source.paths[0]})" for i, source in enumerate(sources)]
     manifest = mix_manifests([one.manifest for one in found], names)
     seconds = max(one.seconds for one in found)
-    return Found(manifest, ray.put(manifest), seconds, found[0].catalog, tuple(one.catalog for one in found[1:]))
+    storage = {name: sum(one.storage[name] for one in found) for name in found[0].storage}
+    others = tuple(one.catalog for one in found[1:])
+    return Found(manifest, ray.put(manifest), seconds, storage, found[0].catalog, others)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import ray
 from numpy.typing import NDArray
 
 from ingest.errors import StageError
@@ -27,6 +28,20 @@ class GoneError(StageError):
 
 
 _LISTED = -1  # in place of a slice's start: the rows follow one by one
+
+
+class Listed(NamedTuple):
+    """A reference to a manifest, and what it took to make.
+
+    Attributes:
+        ref: to the manifest.
+        seconds: how long it took.
+        storage: what it asked of the store, by the names of `storage.counters`: listing and footers.
+    """
+
+    ref: ray.ObjectRef
+    seconds: float
+    storage: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class RankFeed:
         self._lock = threading.Lock()
         self._tickets: deque[Ticket] = deque()
         self._waiting_for: tuple[str, float] | None = None  # a stage, and since when
-        self._totals: dict[str, float] = {}
+        self._totals: dict[str, Any] = {}
         self._closed = False
         self.on_feeder: Callable[[Any], None] = lambda _: None
         # A daemon, since a pool's threads are waited for when the interpreter ends, however long the feed takes.
@@ -381,7 +381,7 @@ class RankFeed:
             ids = collate([(table.select([SAMPLE_ID]), rows) for table, rows in pieces])[SAMPLE_ID]
         return self._identified(collate_healthy(pieces, ids), ids)
 
-    def counters(self) -> dict[str, float]:
+    def counters(self) -> dict[str, Any]:
         """The feeder's and the augmentation actors' totals; the last known ones where an actor is being replaced."""
         feeder = self._feeder.counters.options(concurrency_group="control").remote()
         augmenters = [actor.counters.remote() for actor in self._augmenters]

@@ -37,11 +37,11 @@ def public(bucket):
 
 
 def epoch_of(spec, epoch):
-    """(x of every row in order, requests and bytes of the read tasks) of one epoch."""
+    """(x of every row in order, the loader's report) of one epoch."""
     with ingest.Loader(spec, rank=0, world_size=1, epochs=epoch + 1, cache_dir=None) as loader:
         loader.set_epoch(epoch)
         rows = np.concatenate([batch["x"] for batch in loader])
-        return rows.tolist(), loader.report()["storage"]
+        return rows.tolist(), loader.report()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -52,15 +52,29 @@ def test_requests_stand_in_the_report_and_a_warm_cache_asks_for_nothing(public, 
         batch={"size": 10},
         cache={"path": str(tmp_path / "cache"), "bytes": "10MiB"},
     )
-    rows, cold = epoch_of(spec, 0)
+    rows, report = epoch_of(spec, 0)
+    cold = report["storage"]
     assert sorted(rows) == list(range(FILES * ROWS))
+    assert report["storage_epochs"] == {"0": cold}
+    listed = report["index_storage"]
+    assert (listed["head_requests"], listed["list_requests"]) == (FILES, 0)  # named one by one
+    assert listed["get_requests"] == FILES  # a footer each
     units = FILES * ROWS // GROUP
     assert units <= cold["get_requests"] <= 2 * units
     assert cold["get_bytes"] > 0
-    again, warm = epoch_of(spec, 1)
+    again, report = epoch_of(spec, 1)
+    warm = report["storage"]
     assert sorted(again) == list(range(FILES * ROWS))
     assert [warm[name] for name in ("get_requests", "head_requests", "list_requests", "get_bytes")] == [0, 0, 0, 0]
     assert warm["cache_hits"] > 0
+    with ingest.Loader(spec, rank=0, world_size=1, epochs=4, cache_dir=None) as loader:
+        loader.set_epoch(2)
+        for _ in range(2):
+            assert len(list(loader)) == FILES * ROWS // 10
+        by_epoch = loader.report()["storage_epochs"]
+    assert list(by_epoch) == ["2", "3"]
+    assert [asked["get_requests"] for asked in by_epoch.values()] == [0, 0]
+    assert all(asked["cache_hits"] >= units for asked in by_epoch.values())
 
 
 def test_failures_of_five_kinds_change_no_bit(public):
