@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from ingest.errors import SourceError
 from ingest.manifest.columns import Columns
 from ingest.manifest.model import FileEntry
+from ingest.manifest.thrift import struct
 from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
@@ -30,6 +32,9 @@ INDEX_SCHEMA = pa.schema(
 
 TAIL_BYTES = 64 << 10  # one request fetches most footers whole
 _THREADS = 16
+# Fields of parquet.thrift: FileMetaData.row_groups, RowGroup.columns, ColumnChunk.meta_data, ColumnMetaData.statistics,
+# and of those max, min, max_value, min_value.
+_ROW_GROUPS, _CHUNKS, _CHUNK, _STATISTICS, _BOUNDS = 4, 1, 3, 12, (1, 2, 5, 6)
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -44,6 +49,22 @@ class Footer:
     @property
     def schema(self) -> pa.Schema:
         return self.columns.schema
+
+    @cached_property
+    def bounds_bytes(self) -> list[list[set[int]]]:
+        """For each row group and Parquet column, how many bytes its least and greatest value have in the statistics.
+
+        pyarrow decodes them when it is asked for statistics, and ends the process where they are too short.
+
+        Raises:
+            ValueError, IndexError, KeyError, AttributeError, TypeError: the footer is damaged.
+        """
+        sink = pa.BufferOutputStream()
+        self.metadata.write_metadata_file(sink)
+        raw = sink.getvalue().to_pybytes()[4:]  # behind the mark
+        groups = struct(raw)[0][_ROW_GROUPS]
+        statistics = ([chunk[_CHUNK].get(_STATISTICS, {}) for chunk in group[_CHUNKS]] for group in groups)
+        return [[{len(one[i]) for i in _BOUNDS if i in one} for one in each] for each in statistics]
 
 
 def index_files(files: Sequence[FileEntry], columns: Mapping[str, str] | None, storage: Storage) -> pa.Table:

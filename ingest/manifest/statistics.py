@@ -17,6 +17,7 @@ from ingest.manifest.where import TICKS, Bounds, Point, is_text
 _UNKNOWN = Bounds()
 _NULLS = Bounds(values=False)
 
+_SIZES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}  # bytes; others may have any
 _ANY_SIZE = 1 << 62  # where the chunk lies is not asked here
 
 
@@ -59,9 +60,9 @@ def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.Data
         ((chunk,),) = column_chunks(footer, [ordinal], column.leaves[:1], _ANY_SIZE)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return _UNKNOWN  # reading says what is damaged
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    if statistics is None:
+    if not _sound(footer, ordinal, column.leaves[0]) or not chunk.is_stats_set:
         return _UNKNOWN
+    statistics = chunk.statistics
     if statistics.has_null_count and statistics.null_count >= group.num_rows:
         return _NULLS
     nulls = not statistics.has_null_count or statistics.null_count > 0
@@ -72,6 +73,17 @@ def _from_statistics(footer: Footer, ordinal: int, column: Column, kind: pa.Data
             low, high = _points(statistics, output_type(column.type), kind)
     known = low is not None and high is not None and low <= high  # type: ignore[operator]
     return Bounds(low, high, nulls=nulls) if known else Bounds(nulls=nulls)
+
+
+def _sound(footer: Footer, ordinal: int, leaf: int) -> bool:
+    """Whether the bounds of a chunk have as many bytes as their type: pyarrow ends the process for fewer."""
+    column = footer.metadata.schema.column(leaf)
+    size = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _SIZES.get(column.physical_type)
+    try:
+        found = footer.bounds_bytes[ordinal][leaf]
+    except (ValueError, IndexError, KeyError, AttributeError, TypeError):
+        return False  # reading says what is damaged
+    return size is None or found <= {size}
 
 
 def _points(statistics: Any, own: pa.DataType, kind: pa.DataType) -> tuple[Point | None, Point | None]:

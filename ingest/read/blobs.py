@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ingest.manifest.thrift import varint
+from ingest.read.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader, page_header
 from ingest.read.sources import Chunks
-from ingest.read.thrift import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader, page_header, varint
 
 MIN_VALUE_BYTES = 2048  # below it, this module's Python costs more than pyarrow's second copy
 

@@ -14,8 +14,8 @@ from whole import manifest_of, pieces_of, read_all
 from ingest.errors import ReadError
 from ingest.read import blobs, parquet
 from ingest.read.blobs import hybrid
+from ingest.read.page_headers import page_header
 from ingest.read.parquet import read_window
-from ingest.read.thrift import page_header
 from ingest.spec import Storage
 
 pytestmark = pytest.mark.unit
