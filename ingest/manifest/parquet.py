@@ -40,11 +40,16 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 
 @dataclass(frozen=True)
 class Footer:
-    """A file's metadata and its Arrow schema (INT96 as microseconds, so that years beyond 2262 fit)."""
+    """A file's metadata and its Arrow schema (INT96 as microseconds, so that years beyond 2262 fit).
+
+    Attributes:
+        raw: the metadata as the file has it, in Thrift.
+    """
 
     metadata: Any
     columns: Columns
     has_int96: bool
+    raw: bytes
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,10 +64,7 @@ class Footer:
         Raises:
             ValueError, IndexError, KeyError, AttributeError, TypeError: the footer is damaged.
         """
-        sink = pa.BufferOutputStream()
-        self.metadata.write_metadata_file(sink)
-        raw = sink.getvalue().to_pybytes()[4:]  # behind the mark
-        groups = struct(raw)[0][_ROW_GROUPS]
+        groups = struct(self.raw)[0][_ROW_GROUPS]
         statistics = ([chunk[_CHUNK].get(_STATISTICS, {}) for chunk in group[_CHUNKS]] for group in groups)
         return [[{len(one[i]) for i in _BOUNDS if i in one} for one in each] for each in statistics]
 
@@ -117,8 +119,7 @@ def read_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:
     if footer_bytes > len(tail):
         tail = _tail(entry, filesystem, footer_bytes)
     try:
-        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
-        return _footer(metadata)
+        return parse_footer(tail)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         text = str(error)
         if "encrypt" in text.lower() or "decrypt" in text.lower():
@@ -126,7 +127,14 @@ def read_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:
         raise SourceError(f"the Parquet footer is damaged: {text}", path=entry.url) from error
 
 
-def _footer(metadata: Any) -> Footer:
+def parse_footer(tail: bytes | memoryview) -> Footer:
+    """The footer at the end of a file's last bytes, all of which are there.
+
+    Raises:
+        OSError, ArrowException, UnicodeDecodeError: it is damaged.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
+    raw = bytes(tail[-8 - int.from_bytes(tail[-8:-4], "little") : -8])
     schema = metadata.schema
     has_int96 = any(schema.column(i).physical_type == "INT96" for i in range(len(schema)))
     if has_int96:
@@ -134,7 +142,7 @@ def _footer(metadata: Any) -> Footer:
         arrow = pq.ParquetFile(empty, metadata=metadata, coerce_int96_timestamp_unit="us").schema_arrow
     else:
         arrow = schema.to_arrow_schema()
-    return Footer(metadata, Columns(arrow.remove_metadata()), has_int96)
+    return Footer(metadata, Columns(arrow.remove_metadata()), has_int96, raw)
 
 
 def _tail(entry: FileEntry, filesystem: FileSystem, count: int) -> memoryview:

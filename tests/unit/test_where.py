@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ingest.errors import SpecError
-from ingest.manifest.columns import Columns, output_type
+from ingest.manifest.columns import output_type
 from ingest.manifest.model import FileEntry
-from ingest.manifest.parquet import Footer
+from ingest.manifest.parquet import parse_footer
 from ingest.manifest.statistics import unit_bounds
 from ingest.manifest.where import FALSE, NULL, TRUE, Bounds, Joint, Leaf, Negation, bind, outcomes, where_columns
 from ingest.predicate import MAX_CHARACTERS, parse
@@ -123,8 +123,7 @@ def may(table, text, entry=None, **options):
     """What the first row group's statistics allow."""
     out = io.BytesIO()
     pq.write_table(table, out, **options)
-    file = pq.ParquetFile(io.BytesIO(out.getvalue()))
-    footer = Footer(file.metadata, Columns(file.schema_arrow.remove_metadata()), has_int96=False)
+    footer = parse_footer(out.getvalue())
     types = {"k": pa.string(), "n": pa.int64()}
     types |= {n: output_type(c.type) for n in where_columns(text) if (c := footer.columns.find(n)) is not None}
     entry = entry or FileEntry("a", "a", 0)
