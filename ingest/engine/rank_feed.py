@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -27,7 +28,7 @@ from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Job, Taken, Wai
 from ingest.engine.own import own_augmentation
 from ingest.engine.replace import BAD, collate_healthy, is_marked, without_marks
 from ingest.errors import ClusterError, IngestError, StageError
-from ingest.loader.arranged import Arranged, join
+from ingest.loader.arranged import MOST_BATCHES, Arranged, Part, join_run, run_length
 from ingest.manifest.listing import seems_tfrecord
 from ingest.manifest.model import Manifest
 from ingest.plan.schedule import Chunk
@@ -96,6 +97,7 @@ class RankFeed:
         self._at: tuple[int, int, Chunk | None] = (0, 0, None)  # epoch, position, chunk after the last batch received
         self._tables: dict[int, pa.Table] = {}
         self._opened: dict[int, Arranged] = {}
+        self._joined: deque[dict[str, Any]] = deque()  # batches that were made with the last one
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
         self.submit_cpu_s = 0.0  # processor time of the submitting thread
         self._results: list[dict[str, Any] | IngestError] = []
@@ -188,6 +190,7 @@ class RankFeed:
             self._calls.clear()
         self._tables.clear()
         self._opened.clear()
+        self._joined.clear()
         start = self._feeder.start.options(concurrency_group="control")
         self._ask(start.remote(self._generation, *self._at))
 
@@ -226,7 +229,7 @@ class RankFeed:
     def _fetch(self, ticket: Ticket) -> Iterator[tuple[BatchInfo, dict[str, Any]]]:
         with self._waits("feed"):
             answer = ticket.answer.result()
-        for taken, call, place in answer:
+        for number, (taken, call, place) in enumerate(answer):
             if taken is None:
                 return
             if isinstance(taken, IngestError):
@@ -236,7 +239,10 @@ class RankFeed:
                 self.locate(taken)
                 raise taken
             info, job = BatchInfo.unpack(taken.info), Job.unpack(taken.job)
-            arrays = self._join(taken, job) if call is None else self._augmented_arrays(call, place, job)
+            if call is None:
+                arrays = self._join(taken, job, answer[number + 1 :])
+            else:
+                arrays = self._augmented_arrays(call, place, job)
             self._at = (info.epoch + 1, 0, None) if info.ends_epoch else (info.epoch, info.after, info.chunk)
             ticket.left -= 1
             self._recoveries = 0
@@ -349,8 +355,16 @@ class RankFeed:
             ids[[bad.slot for bad in arrays[BAD]]] = ids[[bad.donor for bad in arrays[BAD]]]
         return {**arrays, SAMPLE_ID: ids}
 
-    def _join(self, taken: Taken, job: Job) -> dict[str, Any]:
-        """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far."""
+    def _join(self, taken: Taken, job: Job, behind: _Dispatched) -> dict[str, Any]:
+        """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far.
+
+        Args:
+            taken: of the batch.
+            job: of the batch.
+            behind: what the feeder says of the next batches; those that go on where this one ends are joined with it.
+        """
+        if self._joined:
+            return self._joined.popleft()
         for key, refs in taken.tables:
             with self._waits("transfer"):
                 blocks = self._ask(refs)
@@ -358,19 +372,44 @@ class RankFeed:
             self._tables[key] = table
             if self._arranged and not is_marked(table):
                 self._opened[key] = Arranged(table)
+        jobs = [job, *self._next_jobs(behind)]
         try:
-            return self._collated(job)
+            return self._collated(jobs)
         except IngestError as error:
             self.locate(error)
             raise
         finally:
-            for key in job.drops:
-                self._tables.pop(key, None)
-                self._opened.pop(key, None)
+            for each in jobs[: 1 + len(self._joined)]:
+                for key in each.drops:
+                    self._tables.pop(key, None)
+                    self._opened.pop(key, None)
 
-    def _collated(self, job: Job) -> dict[str, Any]:
-        if self._arranged and all(gather.key in self._opened for gather in job.gathers):
-            return join([(self._opened[gather.key], gather.rows) for gather in job.gathers])
+    def _next_jobs(self, behind: _Dispatched) -> Iterator[Job]:
+        """Of the next batches, as long as they need no other tables."""
+        for taken, _, _ in behind[: MOST_BATCHES - 1] if self._arranged else ():
+            if not isinstance(taken, Taken) or taken.tables:
+                return
+            yield Job.unpack(taken.job)
+
+    def _parts(self, job: Job) -> list[Part]:
+        """Where a job's rows lie; nothing where a table is not arranged."""
+        if not all(gather.key in self._opened for gather in job.gathers):
+            return []
+        return [(self._opened[gather.key], gather.rows) for gather in job.gathers]
+
+    def _collated(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The first job's arrays; those that were made with them are kept."""
+        job = jobs[0]
+        found = list(itertools.takewhile(bool, map(self._parts, jobs)))
+        if self._arranged and found:
+            run = found[: run_length(found)]
+            try:
+                self._joined.extend(join_run(run))
+            except IngestError:
+                if len(run) == 1:
+                    raise
+                self._joined.extend(join_run(run[:1]))  # the batch that it spoils says so when it comes
+            return self._joined.popleft()
         if self._own is not None:
             return self._identified(self._own(job, self._tables), job.sample_ids)
         pieces, ids = job.pieces(self._tables), job.sample_ids

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,30 @@ from ingest.augment.collate import collate, is_plain_list, nulls, to_numpy
 from ingest.loader.ragged import Ragged
 from ingest.plan.lanes import expand
 
-_Column = NDArray[Any] | Ragged | None
+MOST_BATCHES = 8  # joined at a time: together they should fit a processor's cache
+
+_Column: TypeAlias = NDArray[Any] | Ragged | None
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Neighbouring columns of one dtype, as one array.
+
+    Attributes:
+        names: of the columns.
+        values: (columns, rows, ...), a view of their table.
+    """
+
+    names: tuple[str, ...]
+    values: NDArray[Any]
+
+    def found_in(self, table: Arranged) -> bool:
+        """Whether that table has the same columns as one, too."""
+        other = table.bands.get(self.names)
+        if other is None:
+            return False
+        mine, others = self.values, other.values
+        return mine.dtype == others.dtype and mine.shape[2:] == others.shape[2:]
 
 
 class Arranged:
@@ -24,11 +48,17 @@ class Arranged:
 
     Attributes:
         columns: name: the column as `collate` gives it; None for a type that is converted row by row.
+        bands: the arrays among them by their names, those that the table has side by side as one.
     """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self.columns: dict[str, _Column] = {name: _opened(table.column(name), name) for name in table.column_names}
+        self.bands = {band.names: band for band in _bands(self.columns)}
+
+
+Part: TypeAlias = tuple[Arranged, slice | NDArray[np.int64]]
+"""Some rows of a table: int64 (n,), or a slice of step 1."""
 
 
 def _opened(column: pa.ChunkedArray, name: str) -> _Column:
@@ -51,8 +81,48 @@ def _made_of_objects(kind: pa.DataType) -> bool:
     return not plain and not isinstance(kind, pa.BaseExtensionType)
 
 
-def join(parts: Sequence[tuple[Arranged, slice | NDArray[np.int64]]]) -> dict[str, Any]:
-    """The columns of a batch, one part after another: a slice of a table's rows, or some of them, int64.
+def _bands(columns: dict[str, _Column]) -> Iterator[_Band]:
+    """The arrays, those of one dtype that lie at equal distances as one: a table of many columns is one copy then."""
+    names: list[str] = []
+    found: list[NDArray[Any]] = []
+    for name, column in columns.items():
+        if not isinstance(column, np.ndarray):
+            continue
+        if found and not _goes_on(found, column):
+            yield _band(names, found)
+            names, found = [], []
+        names.append(name)
+        found.append(column)
+    if found:
+        yield _band(names, found)
+
+
+def _goes_on(found: list[NDArray[Any]], column: NDArray[Any]) -> bool:
+    last = found[-1]
+    if not (column.dtype == last.dtype and column.shape == last.shape and column.ndim == 1 and column.size):
+        return False
+    if not (column.flags.c_contiguous and last.flags.c_contiguous):
+        return False
+    distance = _address(column) - _address(last)
+    return len(found) == 1 or distance == _address(last) - _address(found[-2])
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _band(names: list[str], found: list[NDArray[Any]]) -> _Band:
+    """Each column is read inside its own bounds alone, and kept alive by its table."""
+    first = found[0]
+    if len(found) == 1:
+        return _Band(tuple(names), first[None])
+    strides = (_address(found[1]) - _address(first), first.itemsize)
+    shape = (len(found), len(first))
+    return _Band(tuple(names), np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False))
+
+
+def join(parts: Sequence[Part]) -> dict[str, Any]:
+    """The columns of a batch, one part after another.
 
     Returns:
         Column name: array (rows, ...) or `Ragged`, sharing no memory with the tables.
@@ -60,10 +130,71 @@ def join(parts: Sequence[tuple[Arranged, slice | NDArray[np.int64]]]) -> dict[st
     Raises:
         ReadError: a null where NumPy has none, or tables that disagree on a column.
     """
-    first = parts[0][0].columns
+    return join_run([parts])[0]
+
+
+def run_length(batches: Sequence[Sequence[Part]]) -> int:
+    """How many of the first batches go on, part by part, where the one before them ends; at most `MOST_BATCHES`."""
+    count = 1
+    while count < min(len(batches), MOST_BATCHES) and _follows(batches[count - 1], batches[count]):
+        count += 1
+    return count
+
+
+def _follows(one: Sequence[Part], two: Sequence[Part]) -> bool:
+    if len(one) != len(two):
+        return False
+    for (table, rows), (next_table, next_rows) in zip(one, two, strict=True):
+        if table is not next_table or not isinstance(rows, slice) or not isinstance(next_rows, slice):
+            return False
+        if next_rows.start != rows.stop or next_rows.stop - next_rows.start != rows.stop - rows.start:
+            return False
+    return True
+
+
+def join_run(batches: Sequence[Sequence[Part]]) -> list[dict[str, Any]]:
+    """As `join`, of several batches that `run_length` finds together. Their arrays are views of common ones.
+
+    A few rows of each of many columns lie far apart in memory, and fetching them costs more than copying them; of
+    several batches they lie together.
+    """
+    first = batches[0]
+    together: dict[str, NDArray[Any]] = {}  # (batches, rows, ...)
+    for band in first[0][0].bands.values():
+        if all(band.found_in(table) for table, _ in first):
+            together.update(zip(band.names, _joined(band, batches), strict=True))
+    out = []
+    for number, parts in enumerate(batches):
+        rest = _join_rest(parts, together)
+        arrays = {name: values[number] for name, values in together.items()}
+        out.append({name: arrays[name] if name in arrays else rest[name] for name in first[0][0].columns})
+    return out
+
+
+def _joined(band: _Band, batches: Sequence[Sequence[Part]]) -> NDArray[Any]:
+    """(columns, batches, rows, ...) of one band."""
+    first, last, count = batches[0], batches[-1], len(batches)
+    sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for _, rows in first]
+    shape = band.values.shape
+    out = np.empty((shape[0], count, sum(sizes), *shape[2:]), band.values.dtype)
+    at = 0
+    for (table, rows), (_, end), size in zip(first, last, sizes, strict=True):
+        values = table.bands[band.names].values
+        some = (
+            values[:, rows.start : end.stop] if isinstance(rows, slice) and isinstance(end, slice) else values[:, rows]
+        )
+        out[:, :, at : at + size] = some.reshape(shape[0], count, size, *shape[2:])
+        at += size
+    return out
+
+
+def _join_rest(parts: Sequence[Part], done: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a batch that are not done."""
     out: dict[str, Any] = {}
     slow = []
-    for name, column in first.items():
+    for name, column in parts[0][0].columns.items():
+        if name in done:
+            continue
         columns = [part.columns[name] for part, _ in parts]
         if isinstance(column, np.ndarray) and all(isinstance(each, np.ndarray) for each in columns):
             out[name] = np.concatenate([each[rows] for each, (_, rows) in zip(columns, parts, strict=True)])  # type: ignore[index]
@@ -74,7 +205,7 @@ def join(parts: Sequence[tuple[Arranged, slice | NDArray[np.int64]]]) -> dict[st
     if slow:
         pieces = [(part.table.select(slow), _listed(rows)) for part, rows in parts]
         out.update(collate(pieces))
-    return {name: out[name] for name in first}
+    return out
 
 
 def _listed(rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:

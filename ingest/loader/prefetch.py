@@ -139,8 +139,8 @@ class Prefetcher:
             for batch in self._feed.fetch(ticket):
                 if not self._put(self._transform(batch)):
                     return
-                self._timings.cpu_s = time.thread_time()
                 asked, count = asked - 1, count - 1
+            self._timings.cpu_s = time.thread_time()
             if count:
                 return
 

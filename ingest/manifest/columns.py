@@ -43,9 +43,15 @@ class Columns:
         for field in schema:
             self._starts.append(self._starts[-1] + leaf_count(field.type))
         self.repeated = {name for name in names if names.count(name) > 1} if len(self._index) < len(names) else set()
+        self._found: dict[str, Column | None] = {}
 
     def find(self, source: str) -> Column | None:
         """The column that a dotted name means; a literal name that contains the dot wins over a struct's field."""
+        if source not in self._found:
+            self._found[source] = self._find(source)
+        return self._found[source]
+
+    def _find(self, source: str) -> Column | None:
         if source in self._index:
             found = [self._index[source]]
         elif "." in source:

@@ -13,7 +13,7 @@ from plans import first_ids, sizes_of
 
 from ingest.augment.collate import collate
 from ingest.errors import ReadError, SchemaError
-from ingest.loader.arranged import Arranged, join
+from ingest.loader.arranged import MOST_BATCHES, Arranged, join, join_run, run_length
 from ingest.loader.ragged import Ragged, empty_lists, shape
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import gather_reads
@@ -113,6 +113,53 @@ def test_some_rows_give_what_gathering_gives():
     listed = [(table, np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows) for table, rows in parts]
     for name, array in collate(listed).items():
         same(joined[name], array)
+
+
+def wide(start, rows):
+    """A table as readers make them: many columns of one type side by side, in one buffer after the other."""
+    numbers = {f"i{j}": np.arange(start, start + rows) * 100 + j for j in range(5)}
+    floats = {f"f{j}": (np.arange(start, start + rows) + j / 8).astype(np.float32) for j in range(3)}
+    table = pa.table({**numbers, **floats, "list": [[i] * (i % 3) for i in range(rows)], "text": ["x"] * rows})
+    return table.take(pa.array(np.arange(rows)))
+
+
+@pytest.mark.parametrize("make", [wide, lambda start, rows: table_of(start, rows, 3)], ids=["wide", "every type"])
+def test_batches_that_go_on_are_joined_as_each_alone(make):
+    one, two = Arranged(make(0, 64)), Arranged(make(100, 90))
+    batches = [[(one, slice(4 * k, 4 * k + 4)), (two, slice(5 + 7 * k, 12 + 7 * k))] for k in range(12)]
+    assert run_length(batches) == MOST_BATCHES
+    for count in (1, 3, MOST_BATCHES):
+        for parts, arrays in zip(batches, join_run(batches[:count]), strict=False):
+            got = shape(arrays, "arrays")
+            want = collate([(part.table, np.arange(rows.start, rows.stop)) for part, rows in parts])
+            assert list(got) == list(want)
+            for name, array in want.items():
+                same(got[name], array)
+
+
+def test_equally_distant_columns_are_one_band():
+    buffer = pa.py_buffer(np.arange(40).tobytes())
+    columns = {f"c{j}": pa.Array.from_buffers(pa.int64(), 8, [None, buffer.slice(80 * j, 64)]) for j in range(4)}
+    (band,) = Arranged(pa.table(columns)).bands.values()
+    assert band.names == ("c0", "c1", "c2", "c3")
+    assert band.values.tolist() == [list(range(10 * j, 10 * j + 8)) for j in range(4)]
+    shuffled = pa.table({name: columns[name] for name in ("c0", "c3", "c1", "c2")})
+    assert [b.names for b in Arranged(shuffled).bands.values()] == [("c0", "c3"), ("c1", "c2")]
+
+
+def test_a_run_ends_where_a_part_does_not_go_on():
+    one, two = Arranged(wide(0, 50)), Arranged(wide(50, 50))
+    begin = [(one, slice(0, 4)), (two, slice(0, 4))]
+    assert run_length([begin]) == 1
+    for other in (
+        [(one, slice(4, 8)), (one, slice(4, 8))],  # of another table
+        [(one, slice(4, 8)), (two, slice(5, 9))],  # with a gap
+        [(one, slice(4, 7)), (two, slice(4, 8))],  # of another size
+        [(one, slice(4, 8))],  # fewer
+        [(one, np.arange(4, 8)), (two, slice(4, 8))],  # listed
+    ):
+        assert run_length([begin, other]) == 1
+    assert run_length([begin, [(one, slice(4, 8)), (two, slice(4, 8))], begin]) == 2
 
 
 def test_a_null_integer_is_refused_in_slices_too():
