@@ -310,6 +310,74 @@ def convert(
     _do(work, spec, sets, debug=debug)
 
 
+@app.command(name="simulate")
+def simulate_run(
+    spec: SpecPath,
+    world_size: World,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="nodes with trainers")] = 1,
+    reader_nodes: Annotated[
+        int, typer.Option("--reader-nodes", min=0, help="nodes that only read; 0: the trainers' nodes read")
+    ] = 0,
+    step_ms: Annotated[float, typer.Option("--step-ms", min=0, help="milliseconds that a trainer's step takes")] = 0,
+    barrier: Annotated[
+        bool, typer.Option("--barrier/--no-barrier", help="ranks wait for each other at every step")
+    ] = True,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=4, help="of each rank that are simulated; the epoch follows from them")
+    ] = None,
+    samples: Annotated[
+        float | None, typer.Option("--samples", min=1, help="so many made-up rows instead of the spec's data")
+    ] = None,
+    row_bytes: Annotated[int, typer.Option("--row-bytes", min=1, help="of a made-up row")] = 100_000,
+    unit_rows: Annotated[int, typer.Option("--unit-rows", min=1, help="of a made-up row group")] = 1000,
+    store: Annotated[str, typer.Option("--store", metavar="SIZE", help="object store of each node")] = "64GiB",
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", metavar="NAME=NUMBER", help="a cost of the machine, in seconds and bytes. Repeatable"),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option("--calibrate", metavar="RUN.json", help="fit decoding and start-up to what `run` measured there"),
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option("--compare", metavar="RUN.json", help="predicted over measured")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of stragglers and losses")] = 0,
+    json_: Json = None,
+    sets: Sets = None,
+    cache: Cache = True,
+    debug: Debug = False,
+) -> None:
+    """A run on a cluster that is not there: steps, bytes, requests, cost, first batch, waiting."""
+
+    def work() -> int:
+        from ingest import cli_simulate
+
+        loaded = load_spec(spec, sets or ())
+        if samples is None:
+            data = cli_simulate.found(loaded, _cache_dir(cache))
+        else:
+            data = cli_simulate.made_up(int(samples), row_bytes, unit_rows)
+        result = cli_simulate.simulated(
+            loaded,
+            data,
+            world_size,
+            [f"trainer_nodes={nodes}", f"reader_nodes={reader_nodes}", *(params or ())],
+            calibrate=calibrate,
+            barrier=barrier,
+            step_s=step_ms / 1000,
+            store_bytes=byte_size("--store", store),
+            seed=seed,
+            steps=steps,
+        )
+        if compare is not None:
+            result |= cli_simulate.compared(result, compare)
+        finish("simulate", result, json_, hide=["machine"])
+        return OK
+
+    raise typer.Exit(guarded(work, debug=debug))
+
+
 @app.command()
 def submit(
     spec: SpecPath,

@@ -190,7 +190,7 @@ class Loader:
             budget_bytes=int(window_bytes * READ_AHEAD) + chunk_bytes,
             arranged=self._arranged(),
             epochs=self._epochs,
-            depth=self._depth(),
+            depth=prefetch_depth(spec, self._share.batch, self._row_bytes()),
             bucketing=bucketing,
             mix=mix,
             decoding=decoding,
@@ -302,16 +302,6 @@ class Loader:
         """About what a row of a batch takes."""
         ops = self.spec.augment.pipeline
         return max(8, output_bytes(ops) if ops else self._mean_bytes)
-
-    def _depth(self) -> int:
-        """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy."""
-        if self.spec.loader.prefetch_batches != "auto":
-            return self.spec.loader.prefetch_batches
-        ops = self.spec.augment.pipeline
-        busy = CALLS_AT_A_TIME * self.spec.augment.actors + 2 if ops else PREFETCH_LEAST
-        batch_bytes = self._row_bytes() * self._share.batch
-        small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
-        return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
 
     # -- iteration -----------------------------------------------------------------------------------------------------
 
@@ -652,6 +642,22 @@ def wanted(spec: Spec) -> Wanted:
         window_bytes=int(order.window_bytes),
         bucketed=spec.batch.bucket_by is not None,
     )
+
+
+def prefetch_depth(spec: Spec, batch: int, row_bytes: int) -> int:
+    """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy.
+
+    Args:
+        spec: says how many, or `auto`.
+        batch: rows of a batch.
+        row_bytes: about what a row of a batch takes.
+    """
+    if spec.loader.prefetch_batches != "auto":
+        return spec.loader.prefetch_batches
+    busy = CALLS_AT_A_TIME * spec.augment.actors + 2 if spec.augment.pipeline else PREFETCH_LEAST
+    batch_bytes = row_bytes * batch
+    small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
+    return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
 
 
 def bucketing_of(spec: Spec) -> Bucketing | None:

@@ -39,8 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "augment": GROUND | {"spec"},
     "loader": {"errors", "metrics", "spec", "plan", "augment.collate"},
     "engine": BELOW_ENGINE,
+    "simulate": GROUND | {"plan", "engine.flow"},  # pure, and so is the flow: it knows no Ray
     "session": BELOW_ENGINE | {"engine"},
-    "cli": BELOW_ENGINE | {"engine", "session"},
+    "cli": BELOW_ENGINE | {"engine", "session", "simulate"},
     "": BELOW_ENGINE | {"engine", "session"},  # ingest/__init__.py: its public names, found lazily
 }
 # Who may import what of others; a prefix of a module's name, or of its path in the package.
