@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from ingest.engine import gcs
 from ingest.engine.board import died, owner_died
 from ingest.errors import IngestError, StateError
 
@@ -38,6 +39,7 @@ class Bulletin:
         self._feeder: Any = None
         self._key: str | None = None
         self._owner: int | None = None
+        self._nodes: dict[int, str] = {}  # of all ranks, once they have entered
         self._turns: dict[str, int] = {}
         self._news: Future[Any] | None = None
         self._failure: IngestError | None = None
@@ -61,7 +63,8 @@ class Bulletin:
             self._catalog.board.remote("enter", *self._myself())
 
     def _myself(self) -> tuple[Any, ...]:
-        return (self._stream, self._rank, self._world_size, self._feeder, self._opener, self._key)
+        node = ray.get_runtime_context().get_node_id()
+        return (self._stream, self._rank, self._world_size, self._feeder, self._opener, node, self._key)
 
     def check(self) -> IngestError | None:
         """The failure of another rank, if there is one. Costs nothing while there is no news."""
@@ -70,19 +73,28 @@ class Bulletin:
         news, self._news = self._news, None
         error = news.exception()
         if error is None:
-            failure, self._owner = news.result()
+            failure, self._owner, nodes = news.result()
+            self._nodes = nodes or self._nodes
             self._failure = self._failure or failure
             self._told = self._told or failure is not None
             if failure is None and not self._left:
                 self._listen()
         elif owner_died(error) and self._owner not in (None, self._rank):
             assert self._owner is not None
-            self._failure, self._told = died(self._owner, error), True
+            self._failure, self._told = died(self._owner, str(error)), True
+        elif (gone := self._gone()) is not None:  # the board went with it
+            self._failure, self._told = died(gone, "its node has died"), True
         elif isinstance(error, ray.exceptions.RayError) and ray.is_initialized() and not self._left:
             self._catalog = self._reopen()  # calls wait there until it has started; nobody waits for them
             self._catalog.board.remote("enter", *self._myself())
             self._listen()
         return self._failure
+
+    def _gone(self) -> int | None:
+        """A rank whose node has died."""
+        if not ray.is_initialized():
+            return None
+        return next((rank for rank, node in self._nodes.items() if rank != self._rank and gcs.node_died(node)), None)
 
     def fail(self, error: IngestError) -> None:
         """Tell the others of this rank's failure, once; what came from them is no news to them."""
@@ -122,7 +134,8 @@ class Bulletin:
         return len(set(ids)) if found is None else int(found)
 
     def _listen(self) -> None:
-        self._news = self._catalog.board.remote("news", self._key, self._rank, self._owner).future()
+        told = bool(self._nodes)
+        self._news = self._catalog.board.remote("news", self._key, self._rank, self._owner, told=told).future()
 
     def _ask(self, method: str, *args: Any) -> Any:
         """Call the board, once more where it has died meanwhile; None where it does not answer, which ends no run."""

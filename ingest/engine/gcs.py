@@ -25,6 +25,11 @@ def actor_place(actor: Any) -> str:
     return f"{found.class_name} {name}, pid {found.pid}, {where}"
 
 
+def node_died(node_id: str) -> bool:
+    """Whether Ray has noticed the death of a node."""
+    return any(node["NodeID"] == node_id and not node["Alive"] for node in ray.nodes())
+
+
 def _accessor() -> Any:
     if not ray.is_initialized():
         raise ray.exceptions.RaySystemError("Ray is not there any more")

@@ -225,9 +225,9 @@ class CatalogHost:
         async with self._listing:
             return await asyncio.to_thread(self._catalog.manifest)
 
-    async def board(self, method: str, *args: Any) -> Any:
+    async def board(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the board."""
-        answer = getattr(self._board, method)(*args)
+        answer = getattr(self._board, method)(*args, **options)
         return await answer if asyncio.iscoroutine(answer) else answer
 
 

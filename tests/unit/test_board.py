@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from ingest.engine.board import Board, died, owner_died
 from ingest.errors import StageError, StateError
@@ -32,9 +32,13 @@ class Feeder:
         await asyncio.sleep(0)
 
     async def die(self, *, owner):
-        error = RayError("The actor is dead because its owner has died." if owner else "its worker has died")
-        self._end.set_exception(error)
-        for _ in range(3):
+        text = "The actor is dead because its owner has died." if owner else "its worker has died"
+        await self.fail(RayError(text))
+
+    async def fail(self, error):
+        end, self._end = self._end, asyncio.get_running_loop().create_future()
+        end.set_exception(error)
+        for _ in range(4):
             await asyncio.sleep(0)
 
 
@@ -42,11 +46,15 @@ class Run:
     """A board and the ranks that have entered it."""
 
     def __init__(self, opener=None):
-        self.board, self.feeders = Board(opener), {}
+        self.dead = set()
+        self.board, self.feeders = Board(opener, self.dead.__contains__, again_s=0), {}
 
     def enter(self, rank, world=2, stream="s", opener=None, key=None):
         self.feeders[rank] = Feeder()
-        return self.board.enter(stream, rank, world, self.feeders[rank], opener, key)
+        return self.board.enter(stream, rank, world, self.feeders[rank], opener, f"node {rank}", key)
+
+    def news(self, key, rank, owner=None, *, told=True):
+        return asyncio.create_task(self.board.news(key, rank, owner, told=told))
 
 
 def on_loop(test):
@@ -74,7 +82,7 @@ async def test_a_failure_reaches_the_others_and_the_next_attempt_knows_nothing_o
     run = Run()
     key = run.enter(0)
     run.enter(1)
-    news = asyncio.create_task(run.board.news(key, 0, None))
+    news = run.news(key, 0)
     await asyncio.sleep(0)
     assert not news.done()
     run.board.fail(key, StageError("broke", stage="trainer", rank=1))
@@ -82,7 +90,7 @@ async def test_a_failure_reaches_the_others_and_the_next_attempt_knows_nothing_o
     assert (await news)[0].message == "broke"
     again = run.enter(0)
     assert again != key
-    late = asyncio.create_task(run.board.news(again, 0, None))
+    late = run.news(again, 0)
     await asyncio.sleep(0)
     assert not late.done()
     late.cancel()
@@ -94,16 +102,41 @@ async def test_a_rank_that_dies_is_told_and_one_that_leaves_or_makes_a_new_feede
     key = run.enter(0, world=3)
     run.enter(1, world=3)
     run.enter(2, world=3)
-    news = asyncio.create_task(run.board.news(key, 0, None))
+    news = run.news(key, 0)
     await run.feeders[2].leave()
     await run.feeders[1].die(owner=False)
     assert run.enter(1, world=3, key=key) == key
     await asyncio.sleep(0)
     assert not news.done()
     await run.feeders[1].die(owner=True)
-    failure, _ = await news
+    failure = (await news).failure
     assert (failure.rank, failure.stage) == (1, "trainer")
     assert "died" in str(failure)
+
+
+@on_loop
+async def test_a_rank_whose_node_dies_is_told_and_one_that_is_cut_off_for_a_moment_is_not():
+    run = Run()
+    key = run.enter(0)
+    run.enter(1)
+    news = run.news(key, 0)
+    for _ in range(2):
+        await run.feeders[1].fail(ActorUnavailableError("cut off", None))
+    assert not news.done()
+    run.dead.add("node 1")
+    await run.feeders[1].die(owner=False)
+    assert (await news).failure.rank == 1
+
+
+@on_loop
+async def test_ranks_learn_each_others_nodes_once_all_are_there():
+    run = Run()
+    key = run.enter(0)
+    news = run.news(key, 0, told=False)
+    await asyncio.sleep(0)
+    assert not news.done()
+    run.enter(1)
+    assert (await news) == (None, None, {0: "node 0", 1: "node 1"})
 
 
 @on_loop
@@ -111,10 +144,10 @@ async def test_a_rank_that_leaves_is_answered_and_is_missed_by_nobody():
     run = Run()
     key = run.enter(0)
     run.enter(1)
-    own, other = (asyncio.create_task(run.board.news(key, rank, None)) for rank in (0, 1))
+    own, other = (run.news(key, rank) for rank in (0, 1))
     await asyncio.sleep(0)
     run.board.leave(key, 0)
-    assert await own == (None, None)
+    assert (await own)[:2] == (None, None)
     await run.feeders[0].die(owner=True)
     assert not other.done()
     other.cancel()
@@ -124,13 +157,13 @@ async def test_a_rank_that_leaves_is_answered_and_is_missed_by_nobody():
 async def test_the_owner_of_the_board_is_known_to_all_while_it_is_there():
     run = Run(opener="p0")
     key = run.enter(1)
-    news = asyncio.create_task(run.board.news(key, 1, None))
+    news = run.news(key, 1)
     run.enter(0, opener="p0")
-    assert await news == (None, 0)
-    news = asyncio.create_task(run.board.news(key, 1, 0))
+    assert (await news)[:2] == (None, 0)
+    news = run.news(key, 1, 0)
     await asyncio.sleep(0)
     run.board.leave(key, 0)
-    assert await news == (None, None)
+    assert (await news)[:2] == (None, None)
 
 
 @on_loop
@@ -146,7 +179,7 @@ async def test_what_ranks_start_from_is_compared_turn_by_turn_among_those_presen
     error = compare(key, "load", 1, 1, {"epoch": 2, "position": 16})
     assert isinstance(error, StateError)
     assert "position is 0 on rank 0 and 16 on rank 1" in str(error)
-    assert (await run.board.news(key, 0, None))[0] is error
+    assert (await run.news(key, 0)).failure is error
     key = run.enter(0)
     run.enter(1)
     assert compare(key, "load", 0, 0, {"epoch": 1}) is None
@@ -168,4 +201,4 @@ async def test_bad_samples_count_once_over_all_ranks_and_old_epochs_are_forgotte
 @pytest.mark.parametrize(("text", "owner"), [("because its owner has died. Owner Id", True), ("worker died", False)])
 def test_rays_text_tells_a_dead_owner(text, owner):
     assert owner_died(RayError(text)) is owner
-    assert died(3, RayError(text)).rank == 3
+    assert died(3, text).rank == 3
