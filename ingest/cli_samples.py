@@ -9,7 +9,8 @@ from typing import Any
 
 from ingest.cli_plan import find
 from ingest.errors import SourceError
-from ingest.loader.coverage import LOG_SUFFIX, PLAN_SUFFIX, decode_log, decode_plan
+from ingest.loader.coverage import LOG_SUFFIX, decode_log
+from ingest.loader.planned import PLAN_SUFFIX, decode_plan
 from ingest.loader.proof import prove
 from ingest.loader.quarantine import SUFFIX, decode, distinct
 from ingest.spec import Spec, Storage

@@ -29,7 +29,8 @@ from ingest.errors import IngestError, PlanError, StageError
 from ingest.loader import state as states
 from ingest.loader.batch import Batch
 from ingest.loader.convert import converter
-from ingest.loader.coverage import PLAN_SUFFIX, CoverageLog, Header, PlanFacts
+from ingest.loader.coverage import CoverageLog, Header
+from ingest.loader.planned import PLAN_SUFFIX, PlanFacts
 from ingest.loader.prefetch import Prefetcher, Timings
 from ingest.loader.quarantine import SUFFIX, Quarantine, Record, decode
 from ingest.loader.ragged import empty_lists, shape
@@ -424,8 +425,9 @@ class Loader:
                 header,
                 None if local is None else Path(local),
                 lambda name, data: write_file(join(url, name), data, storage),
+                bucketed=self._config.bucketing is not None,
             )
-        self._log.turn(self._epoch, self._position)
+        self._log.turn(self._epoch, self._position, self._chunk)
 
     def _flush(self, *, last: bool = False) -> None:
         """Write what is kept of bad samples and of coverage."""

@@ -565,10 +565,6 @@ class Spec(Section):
             return self
         if self.sources is not None:
             raise ValueError("batch.bucket_by: with several sources is not there yet in this release; leave one out")
-        if self.augment.pipeline:
-            raise ValueError("batch.bucket_by: with augment is not there yet in this release; leave one of them out")
-        if self.loader.log is not None:
-            raise ValueError("batch.bucket_by: with loader.log is not there yet in this release; leave one of them out")
         if columns is not None and bucket_by.column not in columns:
             near = difflib.get_close_matches(bucket_by.column, columns, 1)
             raise ValueError(

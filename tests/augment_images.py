@@ -48,8 +48,9 @@ def table(images, **columns):
     return pa.table({"image": pa.array(images, pa.binary()), **columns})
 
 
-def augmenter(batch_rows=64, threads=2, seed=1, device_id=None, **spec):
-    return Augmenter(Augment(**spec), seed=seed, batch_rows=batch_rows, threads=threads, device_id=device_id)
+def augmenter(batch_rows=64, threads=2, seed=1, device_id=None, reuse=0, **spec):
+    options = {"batch_rows": batch_rows, "threads": threads, "device_id": device_id, "reuse": reuse}
+    return Augmenter(Augment(**spec), seed=seed, **options)
 
 
 def augment(images, ids=None, pass_=0, seed=1, **spec):

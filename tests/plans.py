@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ingest.plan.buckets import BucketSchedule
+from ingest.plan.buckets import BucketSchedule, Part
 from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix, layout_of
 from ingest.plan.reads import UnitSizes, gather_reads
@@ -84,3 +84,35 @@ def deliver(
         taken = [(rank, rank.schedule.step(index)) for rank in ranks]
         out.append([(rank.ids(step), step) for rank, step in taken])
     return out
+
+
+def length_of(ids):
+    """A skewed length of each sample, the same wherever it is asked."""
+    return (np.asarray(ids) * 2654435761 % 1000) ** 2 // 5000 + 1
+
+
+class BucketedRank:
+    """One rank's steps with their ids, in batches of like lengths."""
+
+    def __init__(self, layout, share, batches, position, chunk):
+        self.schedule = BucketSchedule(layout, share, batches, position, chunk)
+        self._deliveries, self._groups = Deliveries(self.schedule), None
+
+    def _lengths(self, lane, low, high):
+        starts = self.schedule.layout.lane(lane).row_start
+        windows = range(int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high, "left")))
+        ids = np.concatenate([np.zeros(0, int), *(self._deliveries.windows[lane, window] for window in windows)])
+        first = int(starts[windows[0]]) if windows else 0
+        return length_of(ids[low - first : high - first])
+
+    def __iter__(self):
+        for each in self.schedule:
+            step = self._sorted(each) if isinstance(each, Part) else each
+            yield self._deliveries.ids(step), step
+
+    def _sorted(self, part):
+        if self._groups is None or self._groups.chunk != part.chunk:
+            rows = self.schedule.lane_rows(part.chunk)
+            found = {lane: self._lengths(lane, *span) for lane, span in rows.items()}
+            self._groups = self.schedule.groups(part.chunk, found)
+        return self._groups.step(part)

@@ -71,7 +71,7 @@ class Augmenter:
         Args:
             spec: the spec's `augment`.
             seed: the spec's `order.seed`.
-            batch_rows: most rows of a call.
+            batch_rows: rows of a usual call.
             threads: decoding threads, one core each when busy.
             device_id: the GPU to decode and augment on; None for the CPU.
             reuse: the array of images is good for so many calls of its thread, and then another's images take its
@@ -134,7 +134,7 @@ class Augmenter:
         """One batch: `spec.column` augmented, every other column as `collate` gives it.
 
         Args:
-            pieces: (table, row indices int64 (rows,)) in the order of the batch; 1 to `batch_rows` rows in all.
+            pieces: (table, row indices int64 (rows,)) in the order of the batch; any number of rows, at least one.
             sample_ids: int64 (rows,).
             pass_: how many times the data has been gone through before; or of each row, int64 (rows,).
             valid: bool (rows,); a bad image in a row that only fills up (false) leaves zeros there instead of failing.
@@ -170,12 +170,9 @@ class Augmenter:
             raise StageError("the augmenter is closed", stage="augment")
         if not self._ops:
             return collate(pieces), {}
-        if sum(len(rows) for _, rows in pieces) != len(sample_ids) or len(sample_ids) > self._batch_rows:
-            raise StageError(
-                f"{sum(len(rows) for _, rows in pieces)} rows with {len(sample_ids)} sample ids, at most "
-                f"{self._batch_rows}",
-                stage="augment",
-            )
+        count = sum(len(rows) for _, rows in pieces)
+        if count != len(sample_ids):
+            raise StageError(f"{count} rows with {len(sample_ids)} sample ids", stage="augment")
         numbers = rng.uniforms(self._seed, pass_, sample_ids, max(1, self._draws + self._mixer.draws))
         jobs = {name: self._job(name, gather(pieces, name), numbers) for name in self._images}
         failures = {row: error for _, failed in reversed(jobs.values()) for row, error in failed.items()}
@@ -280,7 +277,9 @@ class Augmenter:
         if not self._reuse or fixed_shape(self._ops) is None:
             return allocate(self._ops, rows)
         ring: deque[NDArray[Any]] = self._reused.__dict__.setdefault(column, deque())  # this thread's own
-        out = ring.popleft() if len(ring) >= self._reuse else allocate(self._ops, self._batch_rows)
+        out = ring.popleft() if len(ring) >= self._reuse else None
+        if out is None or len(out) < rows:
+            out = allocate(self._ops, max(rows, self._batch_rows))
         ring.append(out)
         return out[:rows]
 

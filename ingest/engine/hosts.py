@@ -105,7 +105,7 @@ class AugmentHost:
         feeder: name of the actor to ask for a table that this one lost because it was started anew.
         augment: the spec's section.
         seed: of the order; keys the random numbers with the pass and the sample id.
-        batch_rows: the most rows a job has.
+        batch_rows: rows of a usual job.
         threads: decoding threads.
         replace: whether bad samples are replaced; else they are errors.
         batches: the most batches of a call.

@@ -15,7 +15,7 @@ def own_augmentation(spec: Spec, *, batch_rows: int, threads: int, gpu: bool) ->
 
     Args:
         spec: what to do.
-        batch_rows: the most rows a job has.
+        batch_rows: rows of a usual job.
         threads: decoding threads.
         gpu: whether to use the trainer's GPU.
     """

@@ -4,12 +4,14 @@ A folder holds a `.plan.parquet` for each plan, from which positions can be turn
 for each rank and attempt `.coverage.jsonl` files, only ever added to: a header, then a line for each turn to a position
 and for each stretch of steps taken. What a line says was handed out; what came after the last line is not proven. A
 line that a death cut in two counts as not written.
+
+Where rows are sorted by length, positions alone do not tell rows: there a stretch holds which places of the epoch each
+of its steps took, in 1.3 bytes a row.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import time
@@ -19,19 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ingest.errors import SourceError
 from ingest.loader.batch import Batch
-from ingest.plan.layout import Order
+from ingest.loader.took import Took
+from ingest.plan.schedule import Chunk
 
-PLAN_SUFFIX, LOG_SUFFIX = ".plan.parquet", ".coverage.jsonl"
+LOG_SUFFIX = ".coverage.jsonl"
 VERSION = 1
 STRETCH_S = 30.0  # a stretch is closed at least this often
 REMOTE_S = 5.0  # where a file cannot be added to, a new one is written no more often than this
-_META = b"ingest.plan"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Stretch:
         steps: how many.
         digest: of the ids handed out, in order (`digest_of`).
         bad: ids among them whose sample was bad and replaced.
+        taken: where rows are sorted by length, what each of the steps took, packed (`Took.pack`).
     """
 
     turn: int
@@ -75,6 +76,7 @@ class Stretch:
     steps: int
     digest: str
     bad: tuple[int, ...] = ()
+    taken: str = ""
 
 
 @dataclass
@@ -85,11 +87,13 @@ class RankLog:
         header: who.
         turns: the (epoch, position) that it turned to, one after the other.
         stretches: in the order written.
+        chunks: turn: the chunk that its position lies in, where rows are sorted by length.
     """
 
     header: Header
     turns: list[tuple[int, int]] = field(default_factory=list)
     stretches: list[Stretch] = field(default_factory=list)
+    chunks: dict[int, Chunk] = field(default_factory=dict)
 
 
 class CoverageLog:
@@ -99,9 +103,18 @@ class CoverageLog:
         header: who writes.
         folder: a folder on this machine that is added to; None where there is no adding.
         writer: (file name, content), for all other places.
+        bucketed: whether rows are sorted by length.
     """
 
-    def __init__(self, header: Header, folder: Path | None, writer: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        header: Header,
+        folder: Path | None,
+        writer: Callable[[str, bytes], None],
+        *,
+        bucketed: bool = False,
+    ) -> None:
+        self._took: list[Took] | None = [] if bucketed else None
         self._folder, self._writer = folder, writer
         self._name = f"{header.attempt}-rank{header.rank:05d}-{os.getpid():x}{time.time_ns():x}"
         self._lines = [json.dumps({"header": asdict(header)})]
@@ -112,11 +125,12 @@ class CoverageLog:
         self._opened_at = 0.0
         self._at = (0, 0)
 
-    def turn(self, epoch: int, position: int) -> None:
-        """The loader turns to a position."""
+    def turn(self, epoch: int, position: int, chunk: Chunk | None = None) -> None:
+        """The loader turns to a position, and the chunk that it lies in."""
         self._close()
         self._turn += 1
-        self._lines.append(json.dumps({"turn": [epoch, position]}))
+        around = [] if chunk is None else [[chunk.start, chunk.end, chunk.batch]]
+        self._lines.append(json.dumps({"turn": [epoch, position, *around]}))
         self._at = (epoch, position)
         self.flush()
 
@@ -132,6 +146,9 @@ class CoverageLog:
         counted = batch.ids[: batch.planned_rows]
         self._digest.update(counted.astype("<i8").tobytes())
         self._bad += batch.replaced.values()
+        if self._took is not None:
+            places = batch.positions[: batch.planned_rows]
+            self._took.append(Took(after, batch.chunk.end if batch.chunk else 0, batch.left, places))
         self._at = (batch.epoch + 1, 0) if batch.ends_epoch else (batch.epoch, batch.after)
         if batch.ends_epoch or time.monotonic() - self._opened_at > STRETCH_S:
             self.flush()
@@ -160,7 +177,12 @@ class CoverageLog:
             return
         epoch, first, after, steps = self._open
         stretch: list[Any] = [self._turn, epoch, first, after, steps, self._digest.hexdigest()]
-        self._lines.append(json.dumps({"took": [*stretch, self._bad] if self._bad else stretch}))
+        if self._took is not None:
+            stretch += [self._bad, Took.pack(self._took)]
+            self._took = []
+        elif self._bad:
+            stretch.append(self._bad)
+        self._lines.append(json.dumps({"took": stretch}))
         self._open, self._bad, self._digest = None, [], hashlib.blake2b(digest_size=8)
 
 
@@ -211,84 +233,14 @@ def _decode_line(log: RankLog | None, line: bytes, name: str) -> RankLog:
         if log is None:
             return RankLog(Header(**said["header"]))
         if "turn" in said:
-            epoch, position = said["turn"]
+            epoch, position, *around = said["turn"]
+            if around:
+                log.chunks[len(log.turns)] = Chunk(*map(int, around[0]))
             log.turns.append((int(epoch), int(position)))
         elif "took" in said:
-            turn, epoch, first, after, steps, digest, *bad = said["took"]
-            log.stretches.append(Stretch(turn, epoch, first, after, steps, digest, tuple(*bad)))
+            turn, epoch, first, after, steps, digest, *rest = said["took"]
+            bad, packed = [*rest, (), ""][:2] if len(rest) < 2 else rest
+            log.stretches.append(Stretch(turn, epoch, first, after, steps, digest, tuple(bad), packed))
     except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise SourceError(f"not a coverage log: {type(error).__name__}: {error}", path=name) from error
     return log
-
-
-# -- the plan ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """What gives a plan's ids back.
-
-    Attributes:
-        digest: of the data.
-        order: resolved.
-        unit_rows, first_id: int64 (units,): kept rows of each unit, and the id of the first row it has in its file.
-        kept: unit: int64 (rows,), which of the unit's rows are kept, where they are not its first ones.
-    """
-
-    digest: str
-    order: Order
-    unit_rows: NDArray[np.int64]
-    first_id: NDArray[np.int64]
-    kept: Mapping[int, NDArray[np.int64]]
-
-    @property
-    def rows(self) -> int:
-        return int(self.unit_rows.sum())
-
-    def sample_ids(self, unit: int, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """The ids of a unit's rows, numbered as they are kept; all when None."""
-        inside = np.arange(self.unit_rows[unit]) if rows is None else rows
-        kept = self.kept.get(unit)
-        ids: NDArray[np.int64] = self.first_id[unit] + (inside if kept is None else kept[inside])
-        return ids
-
-    def encode(self) -> bytes:
-        """As a Parquet file, a row for each unit."""
-        units = len(self.unit_rows)
-        listed = [self.kept.get(unit, np.zeros(0, np.int64)) for unit in range(units)]
-        offsets = np.concatenate([[0], np.cumsum([len(each) for each in listed])]).astype(np.int64)
-        missing = pa.array([unit not in self.kept for unit in range(units)], pa.bool_())
-        values = pa.array(np.concatenate([np.zeros(0, np.int64), *listed]))
-        kept = pa.LargeListArray.from_arrays(offsets, values, mask=missing)
-        table = pa.table({"rows": self.unit_rows, "first_id": self.first_id, "kept": kept})
-        facts = {"version": VERSION, "digest": self.digest, "order": asdict(self.order)}
-        sink = io.BytesIO()
-        table = table.replace_schema_metadata({_META: json.dumps(facts, sort_keys=True).encode()})
-        pq.write_table(table, sink, compression="zstd")
-        return sink.getvalue()
-
-    @property
-    def name(self) -> str:
-        """Names the plan by what it says."""
-        whole = hashlib.blake2b(json.dumps([self.digest, asdict(self.order)], sort_keys=True).encode(), digest_size=8)
-        for array in (self.unit_rows, self.first_id, *(self.kept[unit] for unit in sorted(self.kept))):
-            whole.update(array.astype("<i8").tobytes())
-        return whole.hexdigest()
-
-
-def decode_plan(name: str, data: bytes) -> PlanFacts:
-    """The plan in a Parquet file.
-
-    Raises:
-        SourceError: it is something else.
-    """
-    try:
-        table = pq.read_table(pa.BufferReader(data))
-        facts = json.loads((table.schema.metadata or {})[_META])
-        lists = table["kept"].combine_chunks()
-        kept = {unit: lists[unit].values.to_numpy() for unit in range(len(lists)) if lists[unit].is_valid}
-        order = Order(**facts["order"])
-        rows, first = (table[column].to_numpy() for column in ("rows", "first_id"))
-        return PlanFacts(str(facts["digest"]), order, rows, first, kept)
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"not a plan of a coverage log: {error}", path=name) from error

@@ -1,68 +1,26 @@
 """What a coverage log proves: in the history that the last state descends from, each row once, or where not.
 
-The history is made of turns: each time the ranks of an attempt turn to a position, what earlier turns delivered from
-there on is rolled back, since the state that they now start from does not know of it. What is left of every turn must
-join into whole epochs: what no rank said it took is missing, what one said twice is repeated. The ids behind the
-positions are the plan's, and each stretch's digest must be theirs.
+What the history has left of every turn must join into whole epochs: what no rank said it took is missing, what one said
+twice is repeated. The ids behind the positions are the plan's, and each stretch's digest must be theirs. Where rows are
+sorted by length, the log itself says which places of the epoch a step took (`loader.places`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ingest.errors import SourceError
-from ingest.loader.coverage import Header, PlanFacts, RankLog, Stretch, digest_of
+from ingest.loader import places
+from ingest.loader.coverage import RankLog, Stretch, digest_of
+from ingest.loader.history import Place, Proof, Turn, descent, final_place, turns
+from ingest.loader.planned import PlanFacts
 from ingest.plan.ids import PlannedIds, run_positions
 from ingest.plan.layout import EpochLayout
 from ingest.plan.schedule import Schedule, Share
-
-SHOWN = 10  # faults told one by one
-
-Place = tuple[int, int]  # epoch, position
-
-
-@dataclass
-class Turn:
-    """All ranks of an attempt, from one position on.
-
-    Attributes:
-        headers: of its ranks.
-        start: where they turned to.
-        stretches: by rank.
-        end: where the next turn of the history begins; None for the last one.
-    """
-
-    headers: dict[int, Header] = field(default_factory=dict)
-    start: Place = (0, 0)
-    stretches: defaultdict[int, list[Stretch]] = field(default_factory=lambda: defaultdict(list))
-    end: Place | None = None
-
-    @property
-    def header(self) -> Header:
-        return next(iter(self.headers.values()))
-
-
-@dataclass
-class Proof:
-    """Counts of rows over the history, and what is wrong in words."""
-
-    expected: int = 0
-    delivered: int = 0
-    missing: int = 0
-    repeated: int = 0
-    dropped: int = 0
-    mismatched: int = 0
-    bad: set[tuple[int, int]] = field(default_factory=set)
-    faults: list[str] = field(default_factory=list)
-
-    def fault(self, text: str) -> None:
-        if len(self.faults) < SHOWN:
-            self.faults.append(text)
 
 
 def prove(
@@ -90,18 +48,14 @@ def prove(
     if missing:
         raise SourceError(f"the coverage log lacks the plan {', '.join(sorted(missing))}")
     proof = Proof()
-    _check_digests(logs, plans, proof)
     history = list(descent(turns(logs)))
-    final = _final(history[-1])
-    at: Place = (from_epoch, 0)
-    for turn in history:
-        end = min(turn.end or final, final)
-        plan = plans[turn.header.plan]
-        if turn.start > at:
-            _skipped(at, turn.start, plan.rows, proof)
-        at = _cover(turn, max(turn.start, (from_epoch, 0)), end, plan, proof)
-    if epochs is not None and at < (epochs, 0):
-        _skipped(at, (epochs, 0), plans[history[-1].header.plan].rows, proof)
+    final = final_place(history[-1])
+    if any(stretch.taken for log in logs for stretch in log.stretches):
+        places.check(logs, plans, proof)
+        places.cover(history, final, plans[history[-1].header.plan], proof, from_epoch=from_epoch, epochs=epochs)
+    else:
+        _check_digests(logs, plans, proof)
+        _cover_all(history, final, plans, proof, from_epoch=from_epoch, epochs=epochs)
     sizes = [turn.header.world_size for turn in history]
     return {
         "expected": proof.expected,
@@ -122,49 +76,24 @@ def prove(
     }
 
 
-def turns(logs: Sequence[RankLog]) -> list[Turn]:
-    """The turns of all attempts, in the order in which they began."""
-    began: dict[str, float] = {}
-    found: defaultdict[tuple[str, int], Turn] = defaultdict(Turn)
-    for log in logs:
-        key = log.header.attempt
-        began[key] = min(began.get(key, log.header.began), log.header.began)
-        for number, start in enumerate(log.turns):
-            turn = found[key, number]
-            turn.start = min(turn.start, start) if turn.headers else start
-            turn.headers[log.header.rank] = log.header
-            turn.stretches[log.header.rank] += [each for each in log.stretches if each.turn == number]
-    order = sorted(found, key=lambda key: (began[key[0]], key[0], key[1]))
-    return [found[key] for key in order if any(found[key].stretches.values())]
-
-
-def descent(all_turns: Iterable[Turn]) -> Iterator[Turn]:
-    """The turns that the last one descends from, each up to where the next begins.
-
-    Raises:
-        SourceError: nothing was taken.
-    """
-    kept: list[Turn] = []
-    for turn in all_turns:
-        while kept and kept[-1].start >= turn.start:
-            kept.pop()  # rolled back as a whole
-        if kept:
-            kept[-1].end = turn.start
-        kept.append(turn)
-    if not kept:
-        raise SourceError("the coverage log says of no batch that it was taken")
-    kept[-1].end = None
-    yield from kept
-
-
-def _final(turn: Turn) -> Place:
-    """The place that all ranks of the last turn have reached."""
-    # A rank without a log of its own proves nothing, and holds nothing back: what it should have taken is missing.
-    return min(_reached(turn.stretches.get(rank, []), turn.start) for rank in turn.headers)
-
-
-def _reached(stretches: Sequence[Stretch], start: Place) -> Place:
-    return max(((each.epoch, each.after) for each in stretches), default=start)
+def _cover_all(
+    history: Sequence[Turn],
+    final: Place,
+    plans: Mapping[str, PlanFacts],
+    proof: Proof,
+    *,
+    from_epoch: int,
+    epochs: int | None,
+) -> None:
+    """Count the rows of a history, whose plans tell which rows a step has."""
+    at: Place = (from_epoch, 0)
+    for turn in history:
+        plan = plans[turn.header.plan]
+        if turn.start > at:
+            _skipped(at, turn.start, plan.rows, proof)
+        at = _cover(turn, max(turn.start, (from_epoch, 0)), min(turn.end or final, final), plan, proof)
+    if epochs is not None and at < (epochs, 0):
+        _skipped(at, (epochs, 0), plans[history[-1].header.plan].rows, proof)
 
 
 def _skipped(at: Place, start: Place, rows: int, proof: Proof) -> None:

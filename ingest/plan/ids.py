@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.plan.lanes import LaneRows, positions
+from ingest.plan.lanes import LaneRows, bit_reversal, by_window, positions
 from ingest.plan.layout import EpochLayout, piece_rows, window_order
 
 KEPT_WINDOWS = 256  # a rank has about as many open as lanes, and goes through each once
@@ -34,6 +34,19 @@ class PlannedIds:
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
             stretches, _ = self.layout.stretches(lane, start, start + count)
             out += [self._window(lane, window)[begin:end] for window, begin, end in stretches]
+        return np.concatenate(out)
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Int64 (rows,): the ids of the rows at some places of the epoch, in their order."""
+        lanes = self.layout.order.lanes
+        lane, row = bit_reversal(lanes)[places % lanes], places // lanes
+        out = [np.zeros(0, np.int64)]
+        for some in np.split(np.arange(len(places)), np.flatnonzero(np.diff(lane)) + 1):
+            if len(some):
+                number = int(lane[some[0]])
+                starts = self.layout.lane(number).row_start
+                for window, rows in by_window(row[some], starts):
+                    out.append(self._window(number, window)[rows - starts[window]])
         return np.concatenate(out)
 
     def _window(self, lane: int, window: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import ingest
 from ingest import cli
 from ingest.errors import SchemaError, StateError
+from tests.augment_images import augment
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ROWS = 1210
@@ -60,8 +61,9 @@ def rows_of(steps):
     return [np.concatenate([b["sample_id"][b["valid"]] for b in batches]).tolist() for batches in steps]
 
 
-def test_two_ranks_take_like_lengths_once_in_equal_steps_and_resume_anywhere(texts):
-    whole, states = epoch_of(spec(texts), 2)
+def test_two_ranks_take_like_lengths_once_in_equal_steps_and_resume_anywhere(texts, tmp_path):
+    log = {"loader": {"log": str(tmp_path)}}
+    whole, states = epoch_of(spec(texts) | log, 2)
     ids = rows_of(whole)
     assert sorted(itertools.chain(*ids)) == list(range(ROWS))
     assert len(whole) == -(-ROWS // 32)
@@ -76,13 +78,17 @@ def test_two_ranks_take_like_lengths_once_in_equal_steps_and_resume_anywhere(tex
     assert 1 - real / padded < 0.3  # two small lanes a rank; unsorted it is 0.6
 
     assert len({tuple(state) for state in states}) == 1
-    with ingest.Loader(spec(texts, size=32), 0, 1, cache_dir=None, epochs=1) as one:
+    with ingest.Loader(spec(texts, size=32) | log, 0, 1, cache_dir=None, epochs=1) as one:
         for at in (8, 21):  # at a border of chunks, and in the midst of one
             assert states[at - 1]["position"] == 32 * at
             one.load_state_dict(states[at - 1])
             assert rows_of([batch] for batch in one) == ids[at:]
-    other, _ = epoch_of(spec(texts, size=9), 2, states[20])
+    other, _ = epoch_of(spec(texts, size=9) | log, 2, states[20])
     assert sorted(itertools.chain(*rows_of(other))) == sorted(itertools.chain(*ids[21:]))
+    done = CliRunner().invoke(cli.app, ["verify", "--log", str(tmp_path), "--epochs", "1", "--json", "-"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["ok"], told["expected"], told["delivered"]) == (0, True, ROWS, ROWS), told
+    assert (told["worlds"], told["turns"], told["attempts"]) == ([2, 1, 2], 3, 3)
     said = r"bucket_by was .*'tokens'.* and is .*'size'"
     with ingest.Loader(spec(texts, "size"), 0, 1, cache_dir=None) as loader, pytest.raises(StateError, match=said):
         loader.load_state_dict(states[0])
@@ -105,6 +111,36 @@ def test_verify_and_plan_with_buckets(texts, tmp_path):
     assert (planned["bucket_by"], planned["chunk"], planned["batch_size"]) == ("size", 8, 16)
     assert 0 < planned["padding_waste"] < 0.35 < planned["padding_waste_unsorted"] < 0.8
     assert planned["batch_tokens"] < planned["batch_tokens_p99"]
+
+
+@pytest.mark.parametrize("placement", ["actor", pytest.param("trainer", marks=pytest.mark.slow)])
+def test_two_ranks_take_images_by_length_with_the_pixels_they_have_alone(pictures, placement):
+    ops = [{"random_resized_crop": {"size": 16}}, "flip"]
+    values = {
+        "source": {"path": str(pictures)},
+        "augment": {"ops": ops, "device": "cpu", "placement": placement},
+        "batch": {"size": 12, "last": "keep", "bucket_by": {"column": "label", "chunk": 4}},
+        "order": {"lanes": 4},
+    }
+
+    def pixels(steps):
+        seen = [
+            (int(i), image.tobytes())
+            for bs in steps
+            for b in bs
+            for i, image in zip(b["sample_id"], b["image"], strict=True)
+        ]
+        assert len(dict(seen)) == len(seen)
+        return dict(seen)
+
+    images = pa.concat_tables([pq.read_table(file) for file in sorted(pictures.iterdir())])["image"].to_pylist()
+    alone = augment(images, seed=0, ops=ops)
+    whole, states = epoch_of(values, 2)
+    assert pixels(whole) == {i: image.tobytes() for i, image in enumerate(alone)}
+    assert len({len(batch["label"]) for batches in whole for batch in batches}) > 3
+    assert max(len(batch["label"]) for batches in whole for batch in batches) > 18  # of the shortest
+    rest, _ = epoch_of(values, 1, states[5])
+    assert pixels([*whole[:6], *rest]) == pixels(whole)
 
 
 def test_a_column_without_lengths_is_refused_before_training(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingest.plan.buckets import BucketSchedule, Course, Part, cut, lane_shares
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.schedule import Chunk, Share
-from tests.plans import Deliveries
+from tests.plans import BucketedRank, Deliveries
 
 units = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda rows: np.array(rows, np.int64))
 orders = st.builds(
@@ -27,42 +27,10 @@ batches = st.integers(2, 25)
 some_lengths = st.lists(st.integers(0, 300), min_size=1, max_size=40).map(lambda x: np.array(x, np.int64))
 
 
-def length_of(ids):
-    """A skewed length of each sample, the same wherever it is asked."""
-    return (np.asarray(ids) * 2654435761 % 1000) ** 2 // 5000 + 1
-
-
-class Rank:
-    """One rank's steps with their ids."""
-
-    def __init__(self, layout, share, batches, position, chunk):
-        self.schedule = BucketSchedule(layout, share, batches, position, chunk)
-        self._deliveries, self._groups = Deliveries(self.schedule), None
-
-    def _lengths(self, lane, low, high):
-        starts = self.schedule.layout.lane(lane).row_start
-        windows = range(int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high, "left")))
-        ids = np.concatenate([np.zeros(0, int), *(self._deliveries.windows[lane, window] for window in windows)])
-        first = int(starts[windows[0]]) if windows else 0
-        return length_of(ids[low - first : high - first])
-
-    def __iter__(self):
-        for each in self.schedule:
-            step = self._sorted(each) if isinstance(each, Part) else each
-            yield self._deliveries.ids(step), step
-
-    def _sorted(self, part):
-        if self._groups is None or self._groups.chunk != part.chunk:
-            rows = self.schedule.lane_rows(part.chunk)
-            found = {lane: self._lengths(lane, *span) for lane, span in rows.items()}
-            self._groups = self.schedule.groups(part.chunk, found)
-        return self._groups.step(part)
-
-
 def deliver(unit_rows, order, epoch, world, batch, last, batches, position=0, chunk=None):
     """For each step, for each rank: the ids and the step; ranks that have different numbers of steps fail."""
     layout = EpochLayout(unit_rows, order, epoch)
-    ranks = [Rank(layout, Share(rank, world, batch, last), batches, position, chunk) for rank in range(world)]
+    ranks = [BucketedRank(layout, Share(rank, world, batch, last), batches, position, chunk) for rank in range(world)]
     assert len({rank.schedule.steps for rank in ranks}) == 1
     steps = [list(step) for step in zip(*ranks, strict=True)]
     assert len(steps) == ranks[0].schedule.steps

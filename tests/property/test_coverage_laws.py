@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ingest.errors import SourceError
 from ingest.loader.batch import Batch
-from ingest.loader.coverage import CoverageLog, Header, PlanFacts, decode_log, decode_plan
+from ingest.loader.coverage import CoverageLog, Header, decode_log
+from ingest.loader.planned import PlanFacts, decode_plan
 from ingest.loader.proof import prove
 from ingest.plan.ids import PlannedIds
 from ingest.plan.layout import EpochLayout, Order

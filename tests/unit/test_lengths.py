@@ -106,8 +106,6 @@ def test_auto_lanes_are_few_where_rows_are_sorted_and_windows_still_overlap():
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"augment": {"recipe": "imagenet_eval"}}, "with augment is not there yet"),
-        ({"loader": {"log": "/log"}}, "with loader.log is not there yet"),
         ({"source": {"columns": ["tokens", "image"]}}, "'token' is not an output.*did you mean 'tokens'"),
     ],
 )
