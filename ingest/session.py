@@ -230,7 +230,7 @@ class Loader:
                 hint="Use a smaller order.window_bytes (the order changes with it), a smaller size in the first ops, "
                 "or a larger object store",
             )
-        return int(need)
+        return int(min(need, (self._memory_bytes or need * READ_AHEAD) / READ_AHEAD))
 
     def _chunk_bytes(self, bucketing: Bucketing, order: Order) -> int:
         """Bytes of one rank's rows of two chunks, the one in hand and the next; refused where they do not fit."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,10 +79,10 @@ def _part(part: Part, decoding: Decoding) -> pa.Table:
     numbers = np.unique(wanted // CHUNK_ROWS).tolist()
     unit: pa.Table | None = None
     chunks, hits, hit_bytes = [], 0, 0
-    cache = disk_cache(decoding.cache)
+    kept = disk_cache(decoding.cache)
     for number in numbers:
         name = None if part.name is None else _entry(part.name, number)
-        blob = None if name is None else cache.get(name)
+        blob = None if name is None else kept.get(name)
         if blob is not None:
             chunks.append(pa.ipc.open_stream(pa.py_buffer(blob)).read_all())
             hits, hit_bytes = hits + 1, hit_bytes + len(blob)
@@ -91,7 +91,7 @@ def _part(part: Part, decoding: Decoding) -> pa.Table:
             unit = without_marks(part.function(*part.args))
         chunk = _leading(decoding.augment)(unit.slice(number * CHUNK_ROWS, CHUNK_ROWS))
         if name is not None and not is_marked(chunk):  # what could not be read may be repaired
-            cache.put(name, _packed(chunk))
+            kept.put(name, _packed(chunk))
         chunks.append(chunk)
     TRAFFIC.add(cache_hits=hits, cache_misses=len(numbers) - hits, cache_hit_bytes=hit_bytes)
     table = _joined(chunks)
@@ -157,7 +157,12 @@ def _name(manifest: Manifest, unit: int, how: str) -> str | None:
     return hashlib.blake2b(f"{how}\n{place!r}".encode(), digest_size=20).hexdigest()
 
 
+@cache
+def _libraries() -> str:
+    return repr(sorted(backend(gpu=False).items()))
+
+
 def _entry(name: str, number: int) -> str:
     """The name of a chunk, by the libraries that decode here."""
-    text = f"{name} {number} {sorted(backend(gpu=False).items())!r}"
+    text = f"{name} {number} {_libraries()}"
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
