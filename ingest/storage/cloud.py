@@ -284,18 +284,22 @@ class CloudFiles:
 
         def turn(_: int) -> Sequence[Any] | None:
             nonlocal stream
+            first = stream is None
             try:
-                if stream is None:
+                if first:
                     stream = obstore.list(
                         self._client.store, prefix.rstrip("/") or None, offset=after, chunk_size=_PAGE
                     )
-                TRAFFIC.add(list_requests=1)
-                return next(stream, None)
+                page: Sequence[Any] | None = next(stream, None)
             except failures.InvalidPathError:
                 raise
             except (FileNotFoundError, *_ERRORS) as error:
+                TRAFFIC.add(list_requests=1)
                 stream = None
                 raise _explained(error, url) from error
+            if page or first:  # the last page says that it is the last
+                TRAFFIC.add(list_requests=1)
+            return page
 
         while True:
             page = persist(self, turn)
