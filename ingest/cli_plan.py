@@ -21,7 +21,7 @@ from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.plan.waste import estimate
 from ingest.read.lengths import sample_lengths
 from ingest.read.windows import ReadOptions
-from ingest.session import READ_AHEAD, STORE_SHARE, bucketing_of, wanted
+from ingest.session_choices import READ_AHEAD, STORE_SHARE, bucketing_of, wanted
 from ingest.spec import Spec
 
 SHOWN = 100  # damaged places, each with its file, record and byte

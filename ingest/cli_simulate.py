@@ -20,7 +20,7 @@ from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Cost, check_share, cost, resolve
 from ingest.plan.schedule import Share
-from ingest.session import READ_AHEAD, STORE_SHARE, prefetch_depth, wanted
+from ingest.session_choices import READ_AHEAD, STORE_SHARE, prefetch_depth, wanted
 from ingest.simulate.machine import Machine
 from ingest.simulate.rank import Way
 from ingest.simulate.run import Job, Outcome, fit, simulate

@@ -6,11 +6,10 @@ import atexit
 import math
 import os
 import sys
-import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,8 +19,8 @@ import ray
 
 from ingest.engine import cluster
 from ingest.engine.bulletin import Bulletin
-from ingest.engine.hosts import CALLS_AT_A_TIME, Found, find_manifests, open_catalog
-from ingest.engine.jobs import BatchInfo, Decoding, FeedConfig
+from ingest.engine.hosts import Found, find_manifests, open_catalog
+from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.engine.replace import BAD, Bad
 from ingest.engine.trial import try_functions
@@ -29,41 +28,38 @@ from ingest.errors import IngestError, PlanError, StageError
 from ingest.loader import state as states
 from ingest.loader.batch import Batch
 from ingest.loader.convert import converter
-from ingest.loader.coverage import CoverageLog, Header
-from ingest.loader.planned import PLAN_SUFFIX, PlanFacts
-from ingest.loader.prefetch import Prefetcher, Timings
-from ingest.loader.quarantine import SUFFIX, Quarantine, Record, decode
+from ingest.loader.prefetch import Prefetcher
 from ingest.loader.ragged import empty_lists, shape
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
-from ingest.metrics.verdict import Measured, verdict
-from ingest.ops import CenterCrop, Resize, output_bytes
-from ingest.ops.leading import leading
-from ingest.plan.buckets import Bucketing
 from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix
 from ingest.plan.reads import UnitSizes
-from ingest.plan.resolve import Wanted, check_share, resolve
+from ingest.plan.resolve import check_share, resolve
 from ingest.plan.schedule import Chunk, Share
 from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.read.lengths import check_column
 from ingest.read.windows import ReadOptions
+from ingest.session_choices import (
+    READ_AHEAD,
+    STORE_SHARE,
+    arranged,
+    batch_row_bytes,
+    bucketing_of,
+    call_batches,
+    chunk_bytes,
+    decoded_bytes,
+    decoding_of,
+    prefetch_depth,
+    wanted,
+)
+from ingest.session_records import Records
+from ingest.session_tally import Tally
 from ingest.spec import Spec, fingerprint
-from ingest.storage.filesystem import open_filesystem, write_file
-from ingest.storage.folders import found as found_files
-from ingest.storage.folders import join, storage_for
-from ingest.storage.traffic import NAMES
 
 CACHE_DIR = Path.home() / ".cache" / "ingest"
-STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
-PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
-PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
-CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
-OPEN_SIZE_FACTOR = 12  # pixels, of encoded bytes, where no op gives images a size: JPEGs of photographs are near it
-ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
 READERS_START_S = 30.0  # for the first read to get its CPUs
 _PROCESS = uuid.uuid4().hex  # names this process to the others
-READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
 
 
 class Loader:
@@ -98,7 +94,7 @@ class Loader:
         cluster.ensure()
         have = cluster.resources()
         cluster.check(self.spec, have, self.world_size)
-        self._began, self._share, self._epochs = began, share, epochs
+        self._share, self._epochs = share, epochs
         self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
         self._gpu = gpu = cluster.uses_gpu(self.spec, have, self.world_size)
         try_functions(self.spec.augment, gpu=gpu)
@@ -115,27 +111,22 @@ class Loader:
             threads=self._threads(),
             gpu=gpu,
             rank=self.rank,
-            call_batches=self._call_batches(),
+            call_batches=call_batches(self.spec, share.batch),
         )
         try:
             mixed = self.spec.weights is not None
             self._prepare(find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed), have.cpus)
             self._bulletin = self._enter(listing)
-            self._quarantine = self._open_quarantine(cache_dir)
-            self._log: CoverageLog | None = None
+            self._records = Records(self.spec, self.manifest, self._facts, share, self._bulletin, cache_dir, self._rows)
         except BaseException:
             self._feed.close()
             raise
         del opened
         self._epoch, self._position = 0, 0
         self._chunk: Chunk | None = None  # that the position lies in, where rows are sorted by length
-        self._timings = Timings()
+        self._tally = Tally(began)
         self._prefetcher: Prefetcher | None = None
         self._closed = False
-        self._samples = self._steps_taken = self._padded = self._replaced = 0
-        self._first_at: float | None = None
-        self._wait_before_first = 0.0
-        self._epoch_gaps_s: list[float] = []
         # Actors must end before Ray's own shutdown does, and when the loader is forgotten.
         self._finalizer = weakref.finalize(self, _close, self._feed, self._holder)
         self._atexit = atexit.register(self._finalizer)
@@ -162,7 +153,8 @@ class Loader:
         unit_rows = manifest.units.rows
         order = resolve(wanted(spec), unit_rows, self._sizes, self.world_size, self._memory_bytes, mix)
         self._rows, self._mean_bytes = epoch_rows(manifest, mix), row_bytes(manifest, mix)
-        check_share(self._share, self._rows, self._row_bytes(), cluster.resources().object_store_bytes)
+        self._row_bytes = batch_row_bytes(spec, self._mean_bytes)
+        check_share(self._share, self._rows, self._row_bytes, cluster.resources().object_store_bytes)
         self._empty_lists = empty_lists(manifest.schema, spec.batch.ragged)
         self._cpus = cpus
         self._holder: list[Prefetcher] = []
@@ -172,12 +164,16 @@ class Loader:
         spec, manifest = self.spec, self._found.manifest
         auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
-        bucketing, chunk_bytes = bucketing_of(spec), 0
+        bucketing, budget_bytes = bucketing_of(spec), 0
         if bucketing is not None:
-            chunk_bytes = self._chunk_bytes(bucketing, order)
-        decoding = self._decoding()
+            each = int(self._sizes.memory.sum()) // max(1, manifest.rows)
+            budget_bytes = chunk_bytes(bucketing, order, self._share, each, self._memory_bytes)
+        decoding = decoding_of(spec, self._mean_bytes)
         if decoding is not None:
-            window_bytes = self._decoded_bytes(window_bytes, decoding.row_bytes)
+            rows = min(window_bytes // max(1, self._mean_bytes), manifest.rows)
+            each = decoding.row_bytes + self._mean_bytes
+            window_bytes = decoded_bytes(rows, each, self.world_size, self._memory_bytes)
+        budget_bytes += int(window_bytes * READ_AHEAD)
         self._order, self._mix = order, mix
         self._rows = epoch_rows(manifest, mix)
         self._config = FeedConfig(
@@ -188,10 +184,10 @@ class Loader:
             first_readers=max(1, int(self._cpus / spec.read.cpus) // 2),
             grows=spec.read.readers == "auto",
             place=spec.read.place,
-            budget_bytes=int(window_bytes * READ_AHEAD) + chunk_bytes,
-            arranged=self._arranged(),
+            budget_bytes=budget_bytes,
+            arranged=arranged(spec, self._mean_bytes),
             epochs=self._epochs,
-            depth=prefetch_depth(spec, self._share.batch, self._row_bytes()),
+            depth=prefetch_depth(spec, self._share.batch, self._row_bytes),
             bucketing=bucketing,
             mix=mix,
             decoding=decoding,
@@ -207,54 +203,6 @@ class Loader:
             backend=states.backend(gpu=self._gpu) if spec.augment.pipeline else {},
         )
 
-    def _decoding(self) -> Decoding | None:
-        """How images are decoded where they are read; None where they are not."""
-        augment, cache = self.spec.augment, self.spec.cache
-        if not cache.decoded:
-            return None
-        first = leading(augment.pipeline)
-        row_bytes = output_bytes(first) * 4 // 3  # of a size that is open, the other side is longer
-        if not any(isinstance(op, (CenterCrop, Resize)) for op in first):
-            row_bytes = max(row_bytes, OPEN_SIZE_FACTOR * self._mean_bytes)
-        return Decoding(augment, cache, row_bytes)
-
-    def _decoded_bytes(self, window_bytes: int, row_bytes: int) -> int:
-        """What the rows of `window_bytes` take once decoded; refused where a rank may not hold as much."""
-        manifest = self._found.manifest
-        rows = min(window_bytes // max(1, self._mean_bytes), manifest.rows)
-        need = rows * (row_bytes + self._mean_bytes)
-        if self._memory_bytes and need > self._memory_bytes:
-            raise PlanError(
-                f"cache.decoded: the windows open hold {rows} rows, decoded {need} bytes, and each of "
-                f"{self.world_size} ranks may hold {self._memory_bytes} of the object store",
-                hint="Use a smaller order.window_bytes (the order changes with it), a smaller size in the first ops, "
-                "or a larger object store",
-            )
-        return int(min(need, (self._memory_bytes or need * READ_AHEAD) / READ_AHEAD))
-
-    def _chunk_bytes(self, bucketing: Bucketing, order: Order) -> int:
-        """Bytes of one rank's rows of two chunks, the one in hand and the next; refused where they do not fit."""
-        batches, share = bucketing.batches, self._share
-        if batches * share.global_batch < order.lanes:
-            raise PlanError(
-                f"batch.bucket_by: a chunk of {batches} global batches of {share.global_batch} rows has fewer rows "
-                f"than the {order.lanes} lanes",
-                hint="Use a larger batch.bucket_by.chunk or batch, or fewer order.lanes",
-            )
-        row_bytes = int(self._sizes.memory.sum()) // max(1, self._found.manifest.rows)
-        need, most = 2 * batches * share.batch * row_bytes, (self._memory_bytes or 0) // 2
-        if self._memory_bytes and need > most:
-            raise PlanError(
-                f"batch.bucket_by: two chunks of {batches} batches of {share.batch} rows of {row_bytes} bytes are "
-                f"{need} bytes, and each of {self.world_size} ranks may hold {most} for them",
-                hint="Use a smaller batch.bucket_by.chunk or batch, or a larger object store",
-            )
-        return need
-
-    def _arranged(self) -> bool:
-        """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
-        return not self.spec.augment.pipeline and self._mean_bytes <= ARRANGED_ROW_BYTES
-
     def _enter(self, listing: tuple[Any, ...]) -> Bulletin:
         """Make this rank known to the others."""
         stream = fingerprint({"spec": self.spec.model_dump(mode="json"), "world_size": self.world_size})
@@ -269,40 +217,6 @@ class Loader:
         bulletin.enter(self._feed.feeder)
         self._feed.on_feeder = bulletin.change_feeder
         return bulletin
-
-    def _open_quarantine(self, cache_dir: str | os.PathLike[str] | None) -> Quarantine | None:
-        """The record of bad samples, where they are replaced, with what earlier attempts on this data found."""
-        errors = self.spec.errors
-        if errors.on_bad_sample != "replace":
-            return None
-        beside = Path(cache_dir) if cache_dir is not None else Path(tempfile.gettempdir()) / f"ingest-{os.getuid()}"
-        self._quarantine_url = errors.quarantine or str(beside / "quarantine")
-        storage = storage_for(self._quarantine_url, self.spec.inputs)
-        name = f"{self._facts.digest[:12]}-{fingerprint(self._facts.pixels)}"
-        kept = (
-            record
-            for file, data in found_files(self._quarantine_url, SUFFIX, storage)
-            if file.startswith(name)
-            for record in decode(file, data)
-        )
-        return Quarantine(
-            f"{name}-rank{self.rank}",
-            lambda file, data: write_file(join(self._quarantine_url, file), data, storage),
-            kept,
-            budget=errors.budget,
-            rows=self._rows,
-            count=self._bulletin.bad,
-        )
-
-    def _call_batches(self) -> int:
-        """Batches of an augmentation call: several where they are small, since a call has its own cost."""
-        batch_bytes = output_bytes(self.spec.augment.pipeline) * self._share.batch
-        return max(1, min(MOST_CALL_BATCHES, CALL_BYTES // max(1, batch_bytes)))
-
-    def _row_bytes(self) -> int:
-        """About what a row of a batch takes."""
-        ops = self.spec.augment.pipeline
-        return max(8, output_bytes(ops) if ops else self._mean_bytes)
 
     # -- iteration -----------------------------------------------------------------------------------------------------
 
@@ -348,7 +262,8 @@ class Loader:
         except IngestError as error:
             self._bulletin.fail(error)
             raise
-        self._count(batch)
+        self._tally.add(batch, begins_epoch=self._position == 0)
+        self._records.given(batch)
         if batch.ends_epoch:
             self._turn_page()
         else:
@@ -372,69 +287,25 @@ class Loader:
         self._hear()
         if waited_s >= self.spec.loader.timeout_s:
             raise self._feed.stuck(waited_s)
-        if self._first_at is None and waited_s >= READERS_START_S and int(waited_s) % 5 == 0:
+        if not self._tally.begun and waited_s >= READERS_START_S and int(waited_s) % 5 == 0:
             starved = self._feed.starved()
             if starved is not None:
                 raise starved
 
     def _turn_page(self) -> None:
         self._epoch, self._position, self._chunk = self._epoch + 1, 0, None
-        self._flush()
+        self._records.flush()
         if self._epochs is not None and self._epoch >= self._epochs:
             self._bulletin.leave()
-
-    def _count(self, batch: Batch) -> None:
-        now = time.perf_counter()
-        if self._first_at is None:
-            self._first_at, self._wait_before_first = now, self._timings.wait_s
-            self._timings.first_batch_s = now - self._began
-        elif self._position == 0:
-            self._epoch_gaps_s.append(self._timings.waits_s[-1])
-        self._samples += batch.valid_rows
-        self._replaced += len(batch.replaced)
-        self._padded += len(batch["sample_id"]) - batch.valid_rows - len(batch.replaced)
-        self._steps_taken += 1
-        if self._log is not None:
-            self._log.add(batch, self._facts.rows)
 
     def _start(self) -> Prefetcher:
         if self._prefetcher is None:
             self._bulletin.compare("start from", self._place(self._epoch, self._position, self._chunk))
-            self._log_turn()
+            self._records.turn(self._order, self._epoch, self._position, self._chunk)
             self._feed.start(self._epoch, self._position, self._chunk)
-            self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._timings)
+            self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._tally.timings)
             self._holder.append(self._prefetcher)
         return self._prefetcher
-
-    def _log_turn(self) -> None:
-        """Tell the coverage log, if one is kept, where this rank starts from."""
-        url = self.spec.loader.log
-        if url is None:
-            return
-        if self._log is None:
-            storage, facts = storage_for(url, self.spec.inputs), plan_facts(self._found.manifest, self._order)
-            file = join(url, f"{facts.name}{PLAN_SUFFIX}")
-            if open_filesystem(file, storage).info(file) is None:
-                write_file(file, facts.encode(), storage)
-            share = self._share
-            header = Header(
-                self._bulletin.key, self.rank, self.world_size, share.batch, share.last, facts.name, time.time()
-            )
-            local = open_filesystem(url, storage).local_path(url)
-            self._log = CoverageLog(
-                header,
-                None if local is None else Path(local),
-                lambda name, data: write_file(join(url, name), data, storage),
-                bucketed=self._config.bucketing is not None,
-            )
-        self._log.turn(self._epoch, self._position, self._chunk)
-
-    def _flush(self, *, last: bool = False) -> None:
-        """Write what is kept of bad samples and of coverage."""
-        if self._quarantine is not None:
-            self._quarantine.flush()
-        if self._log is not None:
-            self._log.flush(last=last)
 
     def _finish(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> Batch:
         """In the prefetching thread: the arrays of a batch, with ids, in the trainer's framework."""
@@ -444,8 +315,8 @@ class Loader:
         arrays = shape(arrays, self.spec.batch.ragged, self._empty_lists)
         counted = [each for each in bad if each.slot < info.valid_rows]
         if counted:
-            self._record(info, counted)
-        if self._share.last != "drop" or self._quarantine is not None or self._config.bucketing is not None:
+            self._records.bad(info, counted)
+        if self._share.last != "drop" or self._records.replaces or self._config.bucketing is not None:
             valid = np.arange(len(arrays["sample_id"])) < info.valid_rows
             valid[[each.slot for each in bad]] = False
             arrays["valid"] = valid
@@ -468,17 +339,6 @@ class Loader:
             replaced={each.slot: each.sample_id for each in counted},
         )
 
-    def _record(self, info: BatchInfo, bad: Sequence[Bad]) -> None:
-        """Count and keep bad samples; one that only fills up is counted where it stands for itself."""
-        assert self._quarantine is not None
-        places = [self._found.manifest.locate(each.sample_id) for each in bad]
-        self._quarantine.add(
-            [
-                Record(each.sample_id, info.epoch, path, row, each.message, each.head)
-                for each, (path, row) in zip(bad, places, strict=True)
-            ]
-        )
-
     # -- position ------------------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
@@ -489,7 +349,7 @@ class Loader:
 
     def state_dict(self, after: Batch | None = None) -> dict[str, Any]:
         """A small JSON-ready state: continue after the last batch handed out, or after the batch given."""
-        self._flush()
+        self._records.flush()
         if after is None:
             return self._save(self._epoch, self._position, self._chunk)
         if after.ends_epoch:
@@ -523,8 +383,7 @@ class Loader:
         if (lanes, interleave, mix) != (self._order.lanes, self._order.interleave, self._mix):
             self._stop_prefetch()
             self._configure(Order(self._order.seed, self._order.shuffle, lanes, interleave), mix)
-        if self._quarantine is not None and position:
-            self._quarantine.resume(epoch)
+        self._records.seek(epoch, position)
         self._seek(epoch, position, chunk)
 
     def _place(self, epoch: int, position: int, chunk: Chunk | None) -> dict[str, Any]:
@@ -549,53 +408,21 @@ class Loader:
 
     def report(self) -> dict[str, Any]:
         """Throughput, waiting and verdict since the first batch; durations in seconds."""
-        counters = self._feed.counters()
-        elapsed = 0.0 if self._first_at is None else time.perf_counter() - self._first_at
-        measured = Measured(
-            elapsed_s=elapsed,
-            wait_s=self._timings.wait_s - self._wait_before_first,
-            read_wait_s=counters["read_wait_s"],
-            augment_busy_s=counters.get("augment_busy_s", 0.0),
-            augment_slots=int(counters["augment_slots"]),
-        )
-        waits = np.array(self._timings.waits_s or [0.0])
         return {
             "rank": self.rank,
             "world_size": self.world_size,
-            "samples": self._samples,
-            "steps": self._steps_taken,
-            "invalid": self._padded + self._replaced,
-            "padded": self._padded,
-            "seconds": elapsed,
-            "samples_per_s": self._samples / elapsed if elapsed else 0.0,
-            "first_batch_s": self._timings.first_batch_s,
-            "epoch_gap_s": list(self._epoch_gaps_s),
-            "wait_s": measured.wait_s,
-            "wait_p90_s": float(np.quantile(waits, 0.9)),
-            "wait_p99_s": float(np.quantile(waits, 0.99)),
-            "waiting_fraction": measured.waiting_fraction,
+            **self._tally.report(self._feed.counters()),
             "ready_batches": self._prefetcher.occupancy() if self._prefetcher else 0,
-            "loader_cpu_s": self._timings.cpu_s + self._feed.submit_cpu_s,
+            "loader_cpu_s": self._tally.timings.cpu_s + self._feed.submit_cpu_s,
             "peak_rss_bytes": peak_rss_bytes() + self._feed.peak_rss_bytes(),
             "manifest_s": self._found.seconds,
-            "quarantined": 0 if self._quarantine is None else self._quarantine.total,
-            "quarantine": None if self._quarantine is None else self._quarantine_url,
+            "quarantined": self._records.quarantined,
+            "quarantine": self._records.quarantine_url,
             "notes": self._feed.notes(),
             "lanes": self._order.lanes,
             "interleave": self._order.interleave,
             **({"sources": described(self.spec, self._found.manifest, self._mix)} if self._mix else {}),
-            **{
-                name: counters[name]
-                for name in ("read_wait_s", "fetched_bytes", "away_bytes", "reads", "held_bytes", "budget_bytes")
-            },
-            "storage": {name: int(counters[f"storage_{name}"]) for name in NAMES},
-            "storage_epochs": {
-                str(epoch): {name: asked.get(name, 0) for name in NAMES}
-                for epoch, asked in sorted(counters.get("storage_epochs", {}).items())
-            },
             "index_storage": self._found.storage,
-            "augment_busy_s": measured.augment_busy_s,
-            "verdict": verdict(measured),
         }
 
     def _stop_prefetch(self) -> None:
@@ -609,7 +436,7 @@ class Loader:
         self._closed = True
         self._prefetcher = None
         self._finalizer()
-        self._flush(last=True)
+        self._records.flush(last=True)
         self._bulletin.close()
         self._found = replace(self._found, catalog=None, others=())  # the next loader of this process lists anew
         atexit.unregister(self._atexit)
@@ -624,48 +451,6 @@ class Loader:
             text = f"{type(error).__name__}: {error}"
             self._bulletin.fail(StageError("the trainer failed", stage="trainer", rank=self.rank, cause=text))
         self.close()
-
-
-def plan_facts(manifest: Manifest, order: Order) -> PlanFacts:
-    """What a coverage log keeps of the plan, so that positions can be turned into ids without the data."""
-    rows = {unit: manifest.unit_rows(unit) for unit in range(len(manifest.units))}
-    kept = {unit: each for unit, each in rows.items() if not isinstance(each, slice)}
-    return PlanFacts(manifest.digest, order, manifest.units.rows, manifest.unit_first_id, kept)
-
-
-def wanted(spec: Spec) -> Wanted:
-    """The order section, `auto` as None."""
-    order = spec.order
-    return Wanted(
-        seed=order.seed,
-        shuffle=order.shuffle,
-        lanes=None if order.lanes == "auto" else order.lanes,
-        interleave=None if order.interleave == "auto" else order.interleave,
-        window_bytes=int(order.window_bytes),
-        bucketed=spec.batch.bucket_by is not None,
-    )
-
-
-def prefetch_depth(spec: Spec, batch: int, row_bytes: int) -> int:
-    """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy.
-
-    Args:
-        spec: says how many, or `auto`.
-        batch: rows of a batch.
-        row_bytes: about what a row of a batch takes.
-    """
-    if spec.loader.prefetch_batches != "auto":
-        return spec.loader.prefetch_batches
-    busy = CALLS_AT_A_TIME * spec.augment.actors + 2 if spec.augment.pipeline else PREFETCH_LEAST
-    batch_bytes = row_bytes * batch
-    small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
-    return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
-
-
-def bucketing_of(spec: Spec) -> Bucketing | None:
-    """How batches are made of rows of like lengths, where they are."""
-    by = spec.batch.bucket_by
-    return None if by is None else Bucketing(by.column, by.chunk)
 
 
 def _around(batch: Batch) -> Chunk | None:

@@ -2,18 +2,18 @@
 
     python tests/peer_torchvision.py PARQUET_DIR [--policy rand_augment] [--workers 2] [--rows 8000]
 
-Needs torch and torchvision, which belong into an environment of their own. Prints one JSON line; compare `samples_per_s`
-with that of `ingest run` on the same images and cores, in one sitting. Of the two ways to decode, Pillow's and
-torchvision's own, the faster one counts.
+Needs torch and torchvision, which belong into an environment of their own. Prints one JSON line; compare its
+`samples_per_s` with that of `ingest run` on the same images and cores, in one sitting. Of the two ways to decode,
+Pillow's and torchvision's own, the faster one counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import glob
 import io
 import json
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import torch
@@ -66,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(1)
     encoded: list[bytes] = []
     labels: list[int] = []
-    for file in sorted(glob.glob(f"{args.path}/*.parquet")):
+    for file in sorted(Path(args.path).glob("*.parquet")):
         if len(encoded) < args.rows:
             table = pq.read_table(file, columns=["image", "label"])
             encoded += table["image"].to_pylist()

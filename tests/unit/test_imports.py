@@ -80,11 +80,16 @@ def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int
                 yield node.lineno, str(node.args[0].value)
 
 
+def _part(dotted: str) -> str:
+    """The part of the package that a module belongs to; `session_tally` to `session`."""
+    first = dotted.split(".", maxsplit=1)[0]
+    return next((name for name in ("cli", "session") if re.fullmatch(f"{name}(_\\w+)?", first)), first)
+
+
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """Each import that breaks a rule, as 'module:line imports NAME: why'."""
     inside = module.removeprefix("ingest").lstrip(".")
-    part = inside.split(".")[0]
-    part = next((name for name in ("cli", "session") if re.fullmatch(f"{name}(_\\w+)?", part)), part)
+    part = _part(inside)
     if part not in MAY_IMPORT:
         return [f"{module} has no place in the import order: give it one in {Path(__file__).name}"]
     found = []
@@ -92,9 +97,10 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
         where = f"{module}:{line} imports {name}"
         if _begins(name, "ingest") and name not in {"ingest", "ingest.__version__"}:
             target = name.removeprefix("ingest.")
-            target_part = target.split(".")[0]
-            own = target_part == part or target_part.startswith(f"{part}_")
-            if not own and not any(_begins(target, allowed) for allowed in MAY_IMPORT[part]):
+            own = _part(target) == part
+            if not own and not any(
+                _begins(target, allowed) or _part(target) == allowed for allowed in MAY_IMPORT[part]
+            ):
                 allowed = ", ".join(sorted(MAY_IMPORT[part])) or "nothing"
                 found.append(f"{where}: {part} may import {allowed}")
         for owned, owners in OWNERS.items():

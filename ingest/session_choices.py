@@ -1,0 +1,143 @@
+"""What a loader settles before it reads: numbers in the place of `auto`, and refusals of what cannot fit."""
+
+from __future__ import annotations
+
+from ingest.engine.hosts import CALLS_AT_A_TIME
+from ingest.engine.jobs import Decoding
+from ingest.errors import PlanError
+from ingest.ops import CenterCrop, Resize, output_bytes
+from ingest.ops.leading import leading
+from ingest.plan.buckets import Bucketing
+from ingest.plan.layout import Order
+from ingest.plan.resolve import Wanted
+from ingest.plan.schedule import Share
+from ingest.spec import Spec
+
+STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
+READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
+PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
+PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
+CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
+OPEN_SIZE_FACTOR = 12  # pixels, of encoded bytes, where no op gives images a size: JPEGs of photographs are near it
+ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
+
+
+def wanted(spec: Spec) -> Wanted:
+    """The order section, `auto` as None."""
+    order = spec.order
+    return Wanted(
+        seed=order.seed,
+        shuffle=order.shuffle,
+        lanes=None if order.lanes == "auto" else order.lanes,
+        interleave=None if order.interleave == "auto" else order.interleave,
+        window_bytes=int(order.window_bytes),
+        bucketed=spec.batch.bucket_by is not None,
+    )
+
+
+def prefetch_depth(spec: Spec, batch: int, row_bytes: int) -> int:
+    """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy.
+
+    Args:
+        spec: says how many, or `auto`.
+        batch: rows of a batch.
+        row_bytes: about what a row of a batch takes.
+    """
+    if spec.loader.prefetch_batches != "auto":
+        return spec.loader.prefetch_batches
+    busy = CALLS_AT_A_TIME * spec.augment.actors + 2 if spec.augment.pipeline else PREFETCH_LEAST
+    batch_bytes = row_bytes * batch
+    small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
+    return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
+
+
+def call_batches(spec: Spec, batch: int) -> int:
+    """Batches of an augmentation call: several where they are small, since a call has its own cost."""
+    return max(1, min(MOST_CALL_BATCHES, CALL_BYTES // max(1, output_bytes(spec.augment.pipeline) * batch)))
+
+
+def batch_row_bytes(spec: Spec, mean_bytes: int) -> int:
+    """About what a row of a batch takes.
+
+    Args:
+        spec: may augment rows.
+        mean_bytes: of a row as it is read.
+    """
+    ops = spec.augment.pipeline
+    return max(8, output_bytes(ops) if ops else mean_bytes)
+
+
+def arranged(spec: Spec, mean_bytes: int) -> bool:
+    """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
+    return not spec.augment.pipeline and mean_bytes <= ARRANGED_ROW_BYTES
+
+
+def bucketing_of(spec: Spec) -> Bucketing | None:
+    """How batches are made of rows of like lengths, where they are."""
+    by = spec.batch.bucket_by
+    return None if by is None else Bucketing(by.column, by.chunk)
+
+
+def chunk_bytes(bucketing: Bucketing, order: Order, share: Share, row_bytes: int, memory_bytes: int | None) -> int:
+    """Bytes of one rank's rows of two chunks, the one in hand and the next.
+
+    Args:
+        bucketing: how many batches a chunk has.
+        order: the epoch's.
+        share: the rank's.
+        row_bytes: of a row in memory.
+        memory_bytes: what a rank may hold of the object store; None where that is not known.
+
+    Raises:
+        PlanError: a chunk has fewer rows than there are lanes, or does not fit.
+    """
+    batches = bucketing.batches
+    if batches * share.global_batch < order.lanes:
+        raise PlanError(
+            f"batch.bucket_by: a chunk of {batches} global batches of {share.global_batch} rows has fewer rows "
+            f"than the {order.lanes} lanes",
+            hint="Use a larger batch.bucket_by.chunk or batch, or fewer order.lanes",
+        )
+    need, most = 2 * batches * share.batch * row_bytes, (memory_bytes or 0) // 2
+    if memory_bytes and need > most:
+        raise PlanError(
+            f"batch.bucket_by: two chunks of {batches} batches of {share.batch} rows of {row_bytes} bytes are "
+            f"{need} bytes, and each of {share.world_size} ranks may hold {most} for them",
+            hint="Use a smaller batch.bucket_by.chunk or batch, or a larger object store",
+        )
+    return need
+
+
+def decoding_of(spec: Spec, mean_bytes: int) -> Decoding | None:
+    """How images are decoded where they are read; None where they are not."""
+    augment, cache = spec.augment, spec.cache
+    if not cache.decoded:
+        return None
+    first = leading(augment.pipeline)
+    row_bytes = output_bytes(first) * 4 // 3  # of a size that is open, the other side is longer
+    if not any(isinstance(op, (CenterCrop, Resize)) for op in first):
+        row_bytes = max(row_bytes, OPEN_SIZE_FACTOR * mean_bytes)
+    return Decoding(augment, cache, row_bytes)
+
+
+def decoded_bytes(rows: int, row_bytes: int, world_size: int, memory_bytes: int | None) -> int:
+    """What the rows of the open windows take once decoded.
+
+    Args:
+        rows: of them.
+        row_bytes: of each, encoded and decoded.
+        world_size: ranks.
+        memory_bytes: what a rank may hold of the object store; None where that is not known.
+
+    Raises:
+        PlanError: they do not fit.
+    """
+    need = rows * row_bytes
+    if memory_bytes and need > memory_bytes:
+        raise PlanError(
+            f"cache.decoded: the windows open hold {rows} rows, decoded {need} bytes, and each of "
+            f"{world_size} ranks may hold {memory_bytes} of the object store",
+            hint="Use a smaller order.window_bytes (the order changes with it), a smaller size in the first ops, "
+            "or a larger object store",
+        )
+    return int(min(need, (memory_bytes or need * READ_AHEAD) / READ_AHEAD))
