@@ -18,7 +18,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-START_S = 60
+START_S = 120
 _CLEAN = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -43,6 +43,7 @@ class Nodes:
         url: of the dashboard.
         token: what callers must show, or None.
         server_env: of its processes.
+        logs: what `ray start` said, by process id.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Nodes:
     token: str | None
     server_env: dict[str, str]
     processes: list[subprocess.Popen] = field(default_factory=list)
+    logs: dict[int, Path] = field(default_factory=dict)
 
     def env(self, *, token: str | None = "own", mode: str | None = None, **more: str) -> dict[str, str]:
         """The environment of a user with the cluster's token, another, or none."""
@@ -77,8 +79,17 @@ class Nodes:
 
     def add(self, *options: str, cpus: int = 1) -> subprocess.Popen:
         """Another raylet."""
-        ports = free_ports(4)
-        return _start(self, f"--address={self.address}", *_ports(ports), f"--num-cpus={cpus}", *options)
+        process = _start(self, f"--address={self.address}", *_ports(free_ports(4)), f"--num-cpus={cpus}", *options)
+        self._await(process)
+        return process
+
+    def _await(self, process: subprocess.Popen) -> None:
+        """Until `ray start` has done its work: of two that start together, both may take one name for their sockets."""
+        log, deadline = self.logs[process.pid], time.monotonic() + START_S
+        while "will now block" not in (text := log.read_text()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"a node does not start:\n{text}")
+            time.sleep(0.1)
 
     def end(self, process: subprocess.Popen) -> None:
         """End a node: what `ray start` began, by id."""
@@ -102,7 +113,8 @@ def _ports(ports: list[int]) -> list[str]:
 
 
 def _start(nodes: Nodes, *options: str) -> subprocess.Popen:
-    log = (nodes.folder / f"node-{len(nodes.processes)}.log").open("w")
+    file = nodes.folder / f"node-{len(nodes.logs)}.log"
+    log = file.open("w")
     process = subprocess.Popen(
         [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", "--object-store-memory=150000000", *options],
         env=nodes.server_env,
@@ -112,6 +124,7 @@ def _start(nodes: Nodes, *options: str) -> subprocess.Popen:
     )
     log.close()
     nodes.processes.append(process)
+    nodes.logs[process.pid] = file
     return process
 
 
