@@ -1,9 +1,13 @@
-"""Real JPEGs for the demo and the tests: cut and varied from photographs that scikit-learn and scikit-image ship."""
+"""Real JPEGs for the demo and the tests: cut and varied from photographs that scikit-learn and scikit-image ship.
+
+`python -m jobs.demo_data FOLDER` writes them where a first run on a cluster of one's own can read them.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,3 +135,18 @@ def put(target: str | os.PathLike[str], name: str, data: bytes, endpoint_url: st
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return str(path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the images that the options ask for."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.demo_data", description="JPEGs as Parquet files.")
+    parser.add_argument("target", metavar="FOLDER", help="or s3://bucket/prefix, with credentials in the environment")
+    parser.add_argument("--rows", type=int, default=600)
+    parser.add_argument("--endpoint-url", help="of the S3 server")
+    args = parser.parse_args(argv)
+    files = write_images(args.target, args.rows, endpoint_url=args.endpoint_url)
+    print(f"{args.rows:,} JPEGs in {len(files)} Parquet files at {args.target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.demo_data import SCHEMA, file_rows, write_images
+from jobs.demo_data import SCHEMA, file_rows, main, write_images
 from jobs.s3_server import DUMMY_CREDENTIALS, client, create_bucket, dummy_credentials, put_object, s3_server
 
 pytestmark = pytest.mark.integration
@@ -36,6 +36,13 @@ def test_images_are_real_distinct_and_learnable(tmp_path):
     assert pixels.shape == (120, 48, 64, 3)
     assert pixels.std(axis=(1, 2, 3)).min() > 10, "photographs are not flat"
     assert set(table["label"].to_pylist()) == set(range(6))
+
+
+def test_the_command_writes_what_the_function_does(tmp_path, capsys):
+    main([str(tmp_path / "a"), "--rows", "24"])
+    files = write_images(tmp_path / "b", 24)
+    assert [file.read_bytes() for file in sorted((tmp_path / "a").iterdir())] == [Path(f).read_bytes() for f in files]
+    assert "24 JPEGs in 8 Parquet files" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_bytes_with_any_threads(tmp_path):
