@@ -54,7 +54,7 @@ def same(one, other):
     return all(all((a == b).all() for a, b in zip(one[i], other[i], strict=True)) for i in one)
 
 
-def test_a_killed_augmentation_actor_and_a_killed_feeder_change_nothing(pictures):
+def test_a_killed_augmentation_actor_and_a_killed_feeder_change_nothing(pictures):  # D11
     augment = {"ops": [{"random_resized_crop": {"size": 32}}, "flip"]}
     clean = epoch_of(pictures, augment=augment)
     killed = epoch_of(

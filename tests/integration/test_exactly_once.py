@@ -147,7 +147,25 @@ def test_over_the_budget_the_run_ends_and_says_so(pictures, tmp_path):
         list(loader)
 
 
-def test_the_failure_of_a_rank_reaches_the_others_with_its_cause(numbers):
+def test_an_evaluation_counts_each_of_ten_rows_once_on_three_ranks(pictures):
+    values = {
+        "source": {"path": str(pictures / "part-1.parquet")},
+        "augment": {"recipe": "imagenet_eval", "threads": 1},
+        "batch": {"size": 2, "last": "pad"},
+    }
+    ranks = [ingest.Loader(values, rank, 3, cache_dir=None, epochs=1) for rank in range(3)]
+    try:
+        steps = list(zip(*ranks, strict=True))
+    finally:
+        for rank in ranks:
+            rank.close()
+    assert [[batch["image"].shape for batch in step] for step in steps] == [[(2, 224, 224, 3)] * 3] * 2
+    counted = [batch["label"][batch["valid"]].tolist() for step in steps for batch in step]
+    assert sorted(label for labels in counted for label in labels) == list(range(100, 110))
+    assert sorted(map(len, counted[3:])) == [1, 1, 2]
+
+
+def test_the_failure_of_a_rank_reaches_the_others_with_its_cause(numbers):  # R04
     values = {"source": {"path": str(numbers)}, "batch": {"size": 4}, "loader": {"prefetch_batches": 2}}
     one, two = (ingest.Loader(values, rank, 2, cache_dir=None) for rank in range(2))
     next(iter(one))
@@ -177,21 +195,23 @@ class Other:
         return os.getpid()
 
 
-def test_the_death_of_a_rank_reaches_the_others_and_names_it(numbers):
+def test_the_death_of_a_rank_reaches_the_others_and_names_it(numbers):  # D06
     values = {"source": {"path": str(numbers)}, "batch": {"size": 4}, "loader": {"prefetch_batches": 2}}
     with ingest.Loader(values, 0, 2, cache_dir=None) as one:
         next(iter(one))
         other = ray.remote(Other).options(num_cpus=0).remote()
         os.kill(ray.get(other.start.remote(values)), signal.SIGKILL)
-        began = time.monotonic()
+        began, taken = time.monotonic(), [1]
 
         def go_on():
             for _ in one:
+                taken.append(1)
                 threading.Event().wait(0.1)
 
         with pytest.raises(StageError, match=r"\[trainer\] the trainer died \(rank 1\)"):
             go_on()
         assert time.monotonic() - began < 10
+        assert one.state_dict()["position"] == 8 * len(taken)
 
 
 def test_no_batch_for_too_long_is_an_error_that_says_what_is_waited_for(numbers):
