@@ -64,6 +64,25 @@ def test_the_same_global_batch_size_gives_the_same_global_batches_at_any_world(u
     assert all(batches == seen[0] for batches in seen)
 
 
+@given(units, orders, st.integers(1, 3), st.integers(0, 5), st.sampled_from(["drop", "pad", "keep"]), st.data())
+def test_a_world_that_changes_at_any_step_leaves_the_global_batches_alone(unit_rows, order, scale, epoch, last, data):
+    global_batch = 12 * scale
+    sizes = st.sampled_from([1, 2, 3, 4, 6, 12])
+
+    def rest(world, position):
+        steps = deliver(unit_rows, order, epoch, world, global_batch // world, last, position)
+        valid = [np.concatenate([ids[: step.valid_rows] for ids, step in ranks]).tolist() for ranks in steps]
+        return valid, [ranks[0][1].after for ranks in steps]
+
+    whole, ends = rest(data.draw(sizes), 0)
+    at, position = 0, 0
+    while at < len(whole):
+        found, _ = rest(data.draw(sizes), position)
+        assert found == whole[at:]
+        at += data.draw(st.integers(1, 3))
+        position = ends[min(at, len(ends)) - 1]
+
+
 @given(units, orders, worlds, batches, st.integers(0, 3))
 def test_positions_give_one_sequence_whatever_the_world_and_the_batch(unit_rows, order, world, batch, epoch):
     total = int(unit_rows.sum())
