@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -49,9 +50,11 @@ def values(folder: str, log: str | None) -> dict:
 
 
 class Recorder:
-    """Keeps what trainers were given, out of reach of the deaths."""
+    """Keeps what trainers were given, and says whether they go on, out of reach of the deaths."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_s: float) -> None:
+        self.until = time.time() + most_s
+        self.goes_on: dict[int, bool] = {}
         self.records: list[Record] = []
         self.steps: dict[int, list[int]] = {}  # of each attempt, by rank
         self.place = (0, 0)
@@ -66,6 +69,10 @@ class Recorder:
     def lead(self, attempt: int, rank: int) -> int:
         """Steps that a rank has taken more than the last one."""
         return self.steps[attempt][rank] - min(self.steps[attempt])
+
+    def begins(self, epoch: int) -> bool:
+        """Whether an epoch begins, the same for all ranks: not when the time is up."""
+        return self.goes_on.setdefault(epoch, time.time() < self.until)
 
     def reached(self) -> tuple[int, int]:
         """(epoch, position) that all ranks have reached."""
@@ -84,7 +91,7 @@ class Trainer:
         with ingest.Loader(spec, rank, WORLD, epochs=epochs, cache_dir=None) as loader:
             if state is not None:
                 loader.load_state_dict(state)
-            for _ in range(loader.epoch, epochs):
+            while loader.epoch < epochs and ray.get(recorder.begins.remote(loader.epoch)):
                 for batch in loader:
                     rows = batch.valid_rows
                     digests = [zlib.crc32(np.ascontiguousarray(image)) for image in batch["image"][:rows]]
@@ -191,13 +198,13 @@ def ended(refs: list) -> list[str]:
     return [errors.get(ref, "") for ref in refs]
 
 
-def deliver(folder: str, epochs: int, kills: int, rows: int, seed: int, log: str | None) -> dict:
+def deliver(folder: str, epochs: int, kills: int, rows: int, seed: int, log: str | None, most_s: float) -> dict:
     began = time.time()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": STORE})
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     try:
-        recorder = ray.remote(Recorder).options(num_cpus=0, scheduling_strategy=_here()).remote()
+        recorder = ray.remote(Recorder).options(num_cpus=0, scheduling_strategy=_here()).remote(most_s)
         killer = Killer(cluster, nodes, recorder, kills, rows, epochs, seed)
         with ThreadPoolExecutor(1) as pool:  # the killer makes nodes, which must happen in the main thread
             training = pool.submit(run, values(folder, log), epochs, PACE_S if kills else 0.0, recorder)
@@ -222,17 +229,21 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", default=None)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further epoch begins")
     asked = parser.parse_args()
-    clean = deliver(asked.folder, asked.epochs, 0, 1, 0, None)
+    clean = deliver(asked.folder, asked.epochs, 0, 1, 0, None, math.inf)
     expected = {(r.epoch, i): d for r in clean["records"] for i, d in zip(r.ids, r.digests, strict=True)}
     rows = len(expected) // asked.epochs
-    dirty = deliver(asked.folder, asked.epochs, asked.kills, rows, asked.seed, asked.log)
+    dirty = deliver(asked.folder, asked.epochs, asked.kills, rows, asked.seed, asked.log, asked.minutes * 60)
+    done = max(record.epoch for record in dirty["records"]) + 1
+    expected = {(epoch, i): digest for (epoch, i), digest in expected.items() if epoch < done}
     history = surviving(dirty["records"], dirty["starts"])
     seen = [((r.epoch, i), d) for r in history for i, d in zip(r.ids, r.digests, strict=True)]
     told = recoveries(dirty["records"], dirty["kills"], WORLD)
     result = {
         "attempts": len(dirty["starts"]),
         "kills": len(dirty["kills"]),
+        "epochs": done,
         "expected": len(expected),
         "delivered": len(seen),
         "repeated": len(seen) - len({key for key, _ in seen}),

@@ -21,7 +21,7 @@ def test_random_deaths_change_nothing(pictures, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     result = json.loads(done.stdout.splitlines()[-1])
-    assert result["kills"] == 30
+    assert (result["kills"], result["epochs"]) == (30, 10)
     assert (result["missing"], result["repeated"], result["changed"]) == (0, 0, 0)
     proof = subprocess.run(
         [sys.executable, "-m", "ingest.cli", "verify", "--log", str(tmp_path / "log"), "--epochs", "10"],
