@@ -22,7 +22,7 @@ from ingest.cli_plan import find
 from ingest.cli_run import run
 from ingest.cli_trainers import result
 from ingest.engine import cluster
-from ingest.engine.hosts import CALLS_AT_A_TIME
+from ingest.engine.hosts import CALLS_AT_A_TIME, sized
 from ingest.read.windows import ReadOptions, window_call
 from ingest.spec import Augment, Spec
 
@@ -118,6 +118,8 @@ def bench(spec: Spec, world_size: int, *, seconds: float, repeats: int) -> dict[
     """
     have = cluster.resources()
     cluster.check(spec, have, world_size)
+    if spec.batch.target is not None:
+        spec = sized(spec, find(spec, None))
     batch_rows = spec.batch.per_rank(world_size)
     actors = spec.augment.actors_per_trainer * world_size
     threads = int(cluster.node_cpus()) if spec.augment.threads == "auto" else spec.augment.threads * actors

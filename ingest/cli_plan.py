@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.hosts import Found, find_manifests
+from ingest.engine.hosts import Found, find_manifests, sized
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
 from ingest.plan.layout import Order
@@ -106,10 +106,11 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
     Raises:
         SpecError, SourceError, PlanError, ClusterError: what a start would be refused for.
     """
-    share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
     have = cluster.resources()
     cluster.check(spec, have, world_size)
-    manifest = find(spec, cache_dir).manifest
+    found = find(spec, cache_dir)
+    spec, manifest = sized(spec, found), found.manifest
+    share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
     mix = mix_of(spec, manifest, share.global_batch)
     units, rows = manifest.units, epoch_rows(manifest, mix)
     sizes = UnitSizes(units.bytes, units.memory_bytes)
@@ -161,7 +162,9 @@ def _lengths(spec: Spec, manifest: Manifest, order: Order, share: Share) -> dict
     return {
         "bucket_by": bucketing.column,
         "chunk": bucketing.batches,
+        **({"tokens": spec.batch.bucket_by.tokens} if spec.batch.bucket_by and spec.batch.bucket_by.tokens else {}),
         "sampled_rows": len(lengths),
+        "longest": int(lengths.max()),
         "mean_length": waste.mean_length,
         "batch_tokens": waste.batch_tokens,
         "batch_tokens_p99": waste.batch_tokens_p99,

@@ -51,9 +51,8 @@ class Consumer:
                 if not self._consume_epoch(loader, step_s, seconds):
                     break
             state = loader.state_dict()
-            share = Share(
-                self._rank, self._world_size, self._spec.batch.per_rank(self._world_size), self._spec.batch.last
-            )
+            batch = loader.spec.batch
+            share = Share(self._rank, self._world_size, batch.per_rank(self._world_size), batch.last)
             return {
                 "rank": self._rank,
                 "steps": self._steps,
@@ -196,7 +195,8 @@ def run(
         IngestError: of the first rank that fails; the others are ended.
     """
     began = time.perf_counter()
-    spec.batch.per_rank(world_size)
+    if spec.batch.target is None:
+        spec.batch.per_rank(world_size)
     store, line = StoreWatch(), LiveLine(epochs)
     with Trainers(Consumer, world_size, spec, world_size, epochs, cache_dir) as trainers:
         progress = Poll(trainers.actors, "progress", 0.4)

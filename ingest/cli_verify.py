@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ingest.cli_plan import find
 from ingest.cli_trainers import Trainers
+from ingest.engine.hosts import sized
 from ingest.errors import PlanError
 from ingest.loader.batch import Batch
 from ingest.manifest.model import Manifest
@@ -169,7 +170,8 @@ def verify(
         IngestError: of the first rank that fails.
     """
     began = time.perf_counter()
-    manifest = find(spec, cache_dir).manifest
+    found = find(spec, cache_dir)
+    spec, manifest = sized(spec, found), found.manifest
     mix = mix_of(spec, manifest, spec.batch.per_rank(world_size) * world_size)
     rows, start, state = epoch_rows(manifest, mix), 0, None
     parts: list[list[Seen]] = []
@@ -260,8 +262,7 @@ def resumed(spec: Spec, resume: Resume) -> Spec:
     """The spec that goes on: the same, but for the batch size where another is asked for."""
     if resume.batch_size is None:
         return spec
-    batch = spec.batch.model_copy(update={"size": resume.batch_size, "global_size": None})
-    return spec.model_copy(update={"batch": batch})
+    return spec.sized(resume.batch_size)
 
 
 def _consume(

@@ -19,7 +19,7 @@ import ray
 
 from ingest.engine import cluster
 from ingest.engine.bulletin import Bulletin
-from ingest.engine.hosts import Found, find_manifests, open_catalog
+from ingest.engine.hosts import Found, find_manifests, open_catalog, sized
 from ingest.engine.jobs import BatchInfo, FeedConfig
 from ingest.engine.rank_feed import RankFeed
 from ingest.engine.replace import BAD, Bad
@@ -89,12 +89,13 @@ class Loader:
         began = time.perf_counter()
         self.spec = Spec.load(spec)
         self.rank, self.world_size = _whoami(rank, world_size)
-        share = Share(self.rank, self.world_size, self.spec.batch.per_rank(self.world_size), self.spec.batch.last)
+        if self.spec.batch.target is None:
+            self.spec.batch.per_rank(self.world_size)  # refused before anything is started
         self._convert = converter(self.spec.loader.framework)
         cluster.ensure()
         have = cluster.resources()
         cluster.check(self.spec, have, self.world_size)
-        self._share, self._epochs = share, epochs
+        self._epochs = epochs
         self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
         self._gpu = gpu = cluster.uses_gpu(self.spec, have, self.world_size)
         try_functions(self.spec.augment, gpu=gpu)
@@ -105,6 +106,12 @@ class Loader:
             _PROCESS,
         )
         opened = [open_catalog(source, *listing) for source in self.spec.inputs]  # first, since all else waits for it
+        mixed, found = self.spec.weights is not None, None
+        if self.spec.batch.target is not None:
+            found = find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed)
+            self.spec = sized(self.spec, found)
+        batch = self.spec.batch
+        self._share = share = Share(self.rank, self.world_size, batch.per_rank(self.world_size), batch.last)
         self._feed = RankFeed(
             self.spec,
             batch_rows=share.batch,
@@ -114,8 +121,8 @@ class Loader:
             call_batches=call_batches(self.spec, share.batch),
         )
         try:
-            mixed = self.spec.weights is not None
-            self._prepare(find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed), have.cpus)
+            found = found or find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed)
+            self._prepare(found, have.cpus)
             self._bulletin = self._enter(listing)
             self._records = Records(self.spec, self.manifest, self._facts, share, self._bulletin, cache_dir, self._rows)
         except BaseException:
@@ -419,6 +426,7 @@ class Loader:
             "quarantined": self._records.quarantined,
             "quarantine": self._records.quarantine_url,
             "notes": self._feed.notes(),
+            "batch_size": self._share.batch,
             "lanes": self._order.lanes,
             "interleave": self._order.interleave,
             **({"sources": described(self.spec, self._found.manifest, self._mix)} if self._mix else {}),

@@ -420,6 +420,11 @@ class BucketBy(Section):
 
     column: str = Field(description="an output: lists, sorted by their lengths, or integers, the lengths themselves")
     chunk: Count = Field(32, description="global batches whose rows are sorted together")
+    tokens: Count | None = Field(
+        None,
+        description="in place of batch.size: padded tokens of a trainer's batch, on average; its rows follow from a "
+        "sample of the lengths",
+    )
 
 
 class Batch(Section):
@@ -442,14 +447,26 @@ class Batch(Section):
     def _one_size(self) -> Batch:
         if self.size is not None and self.global_size is not None:
             raise ValueError("give size or global_size, not both")
+        if self.target is None and self.bucket_by is not None and self.bucket_by.tokens is not None:
+            raise ValueError(
+                f"give {'size' if self.size else 'global_size'} or bucket_by.tokens, from which it follows, not both"
+            )
         return self
+
+    @property
+    def target(self) -> int | None:
+        """Padded tokens of a rank's batch, where `size` follows from them and the data; None where it is known."""
+        open_ = self.bucket_by is not None and self.size is None and self.global_size is None
+        return self.bucket_by.tokens if open_ and self.bucket_by is not None else None
 
     def per_rank(self, world_size: int) -> int:
         """Rows per rank and step.
 
         Raises:
-            SpecError: `global_size` does not divide by `world_size`.
+            SpecError: `global_size` does not divide by `world_size`; or the data has not been looked at yet.
         """
+        if self.target is not None:
+            raise SpecError("batch.size follows from batch.bucket_by.tokens and the data", hint="Give batch.size")
         if self.global_size is None:
             return self.size or 256
         if self.global_size % world_size:
@@ -639,6 +656,11 @@ class Spec(Section):
             error.path = str(path)
             raise
 
+    def sized(self, size: int) -> Spec:
+        """The spec with the rows of a rank's batch given."""
+        batch = self.batch.model_copy(update={"size": size, "global_size": None})
+        return self.model_copy(update={"batch": batch})
+
     def reading(self, source: Source) -> Storage:
         """How a source's units are read: as its `storage` says, from the cache where there is one."""
         if self.cache.path is None or self.cache.decoded:  # what is kept decoded need not be kept encoded too
@@ -649,7 +671,9 @@ class Spec(Section):
         """What decides which rows come in which order, JSON-ready (lanes and interleave are kept beside it)."""
         facts: dict[str, Any] = {"seed": self.order.seed, "shuffle": self.order.shuffle}
         if self.batch.bucket_by is not None:
-            facts["bucket_by"] = self.batch.bucket_by.model_dump(mode="json")
+            facts["bucket_by"] = self.batch.bucket_by.model_dump(
+                mode="json", exclude={"tokens"}
+            )  # batch sizes are free
         if self.sources is None:
             return {**facts, **_row_facts(self.inputs[0])}
         for i, source in enumerate(self.sources):

@@ -22,7 +22,7 @@ class Coverage:
     """
 
     def __init__(self, spec: Spec, world_size: int) -> None:
-        self._share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
+        self._world_size, self._last = world_size, spec.batch.last
         self._parts: list[Sequence[dict[str, Any]]] = []
         self._began = time.perf_counter()
         self.epochs: list[dict[str, Any]] = []
@@ -39,7 +39,8 @@ class Coverage:
         seconds, self._began = now - self._began, now
         if not parts:
             return None
-        self.epochs.append(facts(parts, self._share, seconds))
+        share = Share(0, self._world_size, parts[0][0]["batch"], self._last)
+        self.epochs.append(facts(parts, share, seconds))
         return self.epochs[-1]
 
     @property

@@ -122,8 +122,8 @@ class Learner:
         Returns:
             steps; losses, float64, one for each step with valid rows; rows, int64, which of the epoch's rows came;
             scores, float32, and labels, int64, of the valid ones, where the model scores; invalid rows, and quarantined
-            ones among them; before and state, the loader's states; due and left, rows that were to come at either place
-            of a chunk under way there, on this rank's account (see `Batch.left`).
+            ones among them; batch, rows of one; before and state, the loader's states; due and left, rows that were to
+            come at either place of a chunk under way there, on this rank's account (see `Batch.left`).
 
         Raises:
             SchemaError: there are no labels.
@@ -162,6 +162,7 @@ class Learner:
             "labels": np.concatenate(told),
             "invalid": invalid,
             "quarantined": quarantined,
+            "batch": self.loader.spec.batch.per_rank(self.loader.world_size),
             "before": before,
             "state": self.loader.state_dict(),
             "due": due,

@@ -94,7 +94,8 @@ def length_of(ids):
 class BucketedRank:
     """One rank's steps with their ids, in batches of like lengths."""
 
-    def __init__(self, layout, share, batches, position, chunk):
+    def __init__(self, layout, share, batches, position, chunk, lengths=length_of):
+        self._length_of = lengths
         self.schedule = BucketSchedule(layout, share, batches, position, chunk)
         self._deliveries, self._groups = Deliveries(self.schedule), None
 
@@ -103,7 +104,7 @@ class BucketedRank:
         windows = range(int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high, "left")))
         ids = np.concatenate([np.zeros(0, int), *(self._deliveries.windows[lane, window] for window in windows)])
         first = int(starts[windows[0]]) if windows else 0
-        return length_of(ids[low - first : high - first])
+        return self._length_of(ids[low - first : high - first])
 
     def __iter__(self):
         for each in self.schedule:

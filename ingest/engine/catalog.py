@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import ray
+from numpy.typing import NDArray
 
 from ingest.engine.jobs import Listed
 from ingest.manifest import store
@@ -18,6 +20,8 @@ from ingest.manifest.listing import format_of, list_files
 from ingest.manifest.model import FileEntry, Manifest
 from ingest.manifest.parquet import index_files
 from ingest.manifest.question import Question, Target, grouped
+from ingest.read.lengths import sample_lengths
+from ingest.read.windows import ReadOptions
 from ingest.spec import Source
 from ingest.storage import counters
 
@@ -41,6 +45,7 @@ class Catalog:
         self._source, self._cache_dir, self._cpus = source, cache_dir, cpus
         self._listed: Listed | None = None
         self._asked: Counter[str] = Counter()  # of the store, by tasks
+        self._lengths: dict[str, NDArray[np.int64]] = {}
 
     def manifest(self) -> Listed:
         """A reference to the manifest, and what it took to make.
@@ -54,6 +59,17 @@ class Catalog:
             asked = {name: total - before[name] + self._asked[name] for name, total in counters().items()}
             self._listed = Listed(ref, time.perf_counter() - began, asked)
         return self._listed
+
+    def lengths(self, column: str, options: ReadOptions) -> NDArray[np.int64]:
+        """Int64 (rows,): the lengths of a sample, read when first asked for.
+
+        Raises:
+            SchemaError: the column has no lengths.
+            ReadError: a unit cannot be read.
+        """
+        if column not in self._lengths:
+            self._lengths[column] = sample_lengths(ray.get(self.manifest().ref), column, options)
+        return self._lengths[column]
 
     def _build(self) -> Manifest:
         files = list_files(self._source)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import ray
+from numpy.typing import NDArray
 
 from ingest.engine.augmentation import Augmentation
 from ingest.engine.board import Board
@@ -22,7 +24,10 @@ from ingest.manifest.mixed import mix_manifests
 from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
 from ingest.plan.schedule import Chunk
-from ingest.spec import Augment, Source, fingerprint
+from ingest.plan.waste import rows_for
+from ingest.read.lengths import check_column, sample_lengths
+from ingest.read.windows import ReadOptions
+from ingest.spec import Augment, Source, Spec, fingerprint
 
 NAMESPACE = "ingest"
 OPEN_CALLS = 100_000  # of a catalog: each rank leaves one open, for news of the others
@@ -225,6 +230,11 @@ class CatalogHost:
         async with self._listing:
             return await asyncio.to_thread(self._catalog.manifest)
 
+    async def lengths(self, column: str, options: ReadOptions) -> NDArray[np.int64]:
+        """See `Catalog.lengths`."""
+        async with self._listing:
+            return await asyncio.to_thread(self._catalog.lengths, column, options)
+
     async def board(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the board."""
         answer = getattr(self._board, method)(*args, **options)
@@ -334,3 +344,28 @@ def find_manifests(
     storage = {name: sum(one.storage[name] for one in found) for name in found[0].storage}
     others = tuple(one.catalog for one in found[1:])
     return Found(manifest, ray.put(manifest), seconds, storage, found[0].catalog, others)
+
+
+def sized(spec: Spec, found: Found) -> Spec:
+    """The spec with the rows of a rank's batch, where they follow from `batch.bucket_by.tokens` and the data.
+
+    The catalog reads the sample, once for all ranks.
+
+    Raises:
+        SchemaError: the column has no lengths.
+        ReadError: the sample cannot be read.
+    """
+    by = spec.batch.bucket_by
+    if by is None or spec.batch.target is None:
+        return spec
+    check_column(found.manifest.schema, by.column)
+    if not found.manifest.rows:
+        return spec.sized(1)  # refused where it is planned
+    options = ReadOptions.of(spec)
+    try:
+        lengths = ray.get(found.catalog.lengths.remote(by.column, options))
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, IngestError) else error) from error
+    except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):  # it went with the rank that made it
+        lengths = sample_lengths(found.manifest, by.column, options)
+    return spec.sized(rows_for(lengths, spec.batch.target, by.chunk))

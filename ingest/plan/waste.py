@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.plan.buckets import Bucketing, Groups, Part, lane_shares
+from ingest.plan.buckets import Bucketing, Groups, Part, cut, lane_shares
 from ingest.plan.lanes import rows_before
 from ingest.plan.layout import Order
 from ingest.plan.schedule import Chunk, Share
 
 CHUNKS = 8  # that are dealt, of rows drawn from the sample
+MOST_ROWS = 512  # of a batch that is dealt to find its tokens: in larger ones a row is padded no less
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,31 @@ def estimate(lengths: NDArray[np.int64], order: Order, share: Share, bucketing: 
         padding=1 - real / max(1, sum(tokens)),
         padding_unsorted=max(0.0, 1 - real / max(1, unsorted_)),
     )
+
+
+def rows_for(lengths: NDArray[np.int64], tokens: int, batches: int) -> int:
+    """The rows of a rank's batch whose padded tokens are so many on average.
+
+    A function of the data and the spec alone: every rank finds the same, and so does a world that goes on later.
+
+    Args:
+        lengths: int64 (rows,), at least one, that stand for the data's.
+        tokens: of a batch.
+        batches: of a chunk.
+    """
+    rows = tokens / max(1.0, float(np.maximum(lengths, 1).mean()))
+    for _ in range(3):
+        rows = tokens / _row_tokens(lengths, max(1, min(MOST_ROWS, round(rows))), batches)
+    return max(1, round(rows))
+
+
+def _row_tokens(lengths: NDArray[np.int64], rows: int, batches: int) -> float:
+    """Padded tokens of a row, on average, in one lane's batches of so many rows."""
+    draw, total = np.random.default_rng(0), 0
+    for _ in range(CHUNKS):
+        chunk = np.maximum(draw.choice(lengths, rows * batches), 1)
+        group = cut(chunk, batches)
+        longest = np.zeros(batches, np.int64)
+        np.maximum.at(longest, group, chunk)
+        total += int((np.bincount(group, minlength=batches) * longest).sum())
+    return total / (CHUNKS * rows * batches)

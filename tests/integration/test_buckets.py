@@ -143,6 +143,24 @@ def test_two_ranks_take_images_by_length_with_the_pixels_they_have_alone(picture
     assert pixels([*whole[:6], *rest]) == pixels(whole)
 
 
+@pytest.mark.slow
+def test_two_ranks_find_the_rows_of_a_token_target_and_go_on_as_three(texts, tmp_path):
+    values = spec(texts)
+    values["batch"] = {"last": "keep", "ragged": "padded", "bucket_by": {"column": "tokens", "chunk": 4, "tokens": 500}}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    done = CliRunner().invoke(cli.app, ["plan", str(path), "--world-size", "2", "--no-cache", "--json", "-"])
+    planned = json.loads(done.stdout)
+    whole, states = epoch_of(values, 2)
+    assert len(whole) == planned["steps"]
+    chunks = [batches for batches in whole if batches[0].chunk and batches[0].chunk.groups == 4]
+    padded = [batch["tokens"].size for batches in chunks for batch in batches]
+    assert 0.75 * 500 < np.mean(padded) < 1.25 * 500  # ten rows a lane and chunk are a small sample
+    assert {batch.chunk.batch for batches in chunks for batch in batches} == {2 * planned["batch_size"]}
+    rest, _ = epoch_of(values, 3, states[4])
+    assert sorted(itertools.chain(*rows_of([*whole[:5], *rest]))) == list(range(ROWS))
+
+
 def test_a_column_without_lengths_is_refused_before_training(tmp_path):
     pq.write_table(pa.table({"weight": [0.5, 1.0]}), tmp_path / "x.parquet")
     with pytest.raises(SchemaError, match="is double, and lengths are"):

@@ -200,6 +200,7 @@ def part_of(rows, before, after, steps=2, invalid=0, quarantined=0, **places):
         "labels": np.array([0, 1, 1]),
         "invalid": invalid,
         "quarantined": quarantined,
+        "batch": 2,
         "before": begin,
         "state": end,
         "due": 0,

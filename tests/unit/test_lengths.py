@@ -18,7 +18,7 @@ from ingest.plan.lanes import LaneRows, by_window
 from ingest.plan.layout import Order
 from ingest.plan.resolve import Wanted, resolve
 from ingest.plan.schedule import Chunk, Share
-from ingest.plan.waste import estimate
+from ingest.plan.waste import estimate, rows_for
 from ingest.read.lengths import SAMPLE_UNITS, check_column, lengths_of, sample_lengths
 from ingest.read.windows import ReadOptions
 from ingest.spec import Spec
@@ -121,6 +121,36 @@ def test_what_rows_are_sorted_by_decides_the_order():
     values = {"source": {"path": "/x"}, "batch": {"bucket_by": {"column": "n", "chunk": 8}}}
     assert Spec(**values).order_facts()["bucket_by"] == {"column": "n", "chunk": 8}
     assert "bucket_by" not in Spec(source={"path": "/x"}).order_facts()
+
+
+def test_a_token_target_stands_in_place_of_the_rows():
+    values = {"source": {"path": "/x"}, "batch": {"bucket_by": {"column": "n", "chunk": 8, "tokens": 4096}}}
+    spec = Spec(**values)
+    assert spec.batch.target == 4096
+    with pytest.raises(SpecError, match=r"batch\.size follows from batch\.bucket_by\.tokens"):
+        spec.batch.per_rank(2)
+    known = spec.sized(24)
+    assert (known.batch.target, known.batch.per_rank(2)) == (None, 24)
+    assert known.order_facts() == spec.order_facts()
+    assert known.order_facts()["bucket_by"] == {"column": "n", "chunk": 8}  # the size of a batch is free at a resume
+    for name in ("size", "global_size"):
+        with pytest.raises(SpecError, match=rf"give {name} or bucket_by\.tokens"):
+            Spec(**{**values, "batch": {**values["batch"], name: 8}})
+
+
+@pytest.mark.parametrize(("sigma", "tokens"), [(0.0, 1000), (0.5, 4096), (0.7, 8192), (1.0, 16384), (1.0, 200_000)])
+@pytest.mark.parametrize("world", [1, 4])
+def test_batches_have_the_tokens_that_are_asked_for(sigma, tokens, world):
+    lengths = np.clip(np.random.default_rng(2).lognormal(4, sigma, 20_000), 1, 2048).astype(np.int64)
+    rows = rows_for(lengths, tokens, 32)
+    waste = estimate(lengths, Order(0, "window", world, 1), Share(0, world, rows), Bucketing("n", 32))
+    assert waste.batch_tokens == pytest.approx(tokens, rel=0.03)
+    assert waste.batch_tokens_p99 < 1.15 * tokens
+
+
+def test_a_token_target_below_the_mean_length_gives_single_rows_and_empty_rows_count_as_one():
+    assert rows_for(np.full(10, 700), 512, 4) == 1
+    assert rows_for(np.zeros(10, np.int64), 64, 4) == 64
 
 
 def test_waste_is_estimated_from_a_sample():
