@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster
-from ingest.engine.hosts import Found, find_manifests, sized
+from ingest.engine.hosts import Found, find_manifests, lengths_found, sized
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.ops import output_bytes
 from ingest.plan.layout import Order
@@ -19,8 +19,6 @@ from ingest.plan.resolve import check_share, cost, resolve
 from ingest.plan.schedule import Share
 from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.plan.waste import estimate
-from ingest.read.lengths import sample_lengths
-from ingest.read.windows import ReadOptions
 from ingest.session_choices import READ_AHEAD, STORE_SHARE, bucketing_of, wanted
 from ingest.spec import Spec
 
@@ -148,16 +146,16 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
         "batch_bytes": result_bytes * share.batch,
         "digest": manifest.digest,
         **({"sources": described(spec, manifest, mix)} if mix else {}),
-        **_lengths(spec, manifest, order, share),
+        **_lengths(spec, found, order, share),
     }
 
 
-def _lengths(spec: Spec, manifest: Manifest, order: Order, share: Share) -> dict[str, Any]:
+def _lengths(spec: Spec, found: Found, order: Order, share: Share) -> dict[str, Any]:
     """What sorting by length saves, estimated from a sample; tokens are one rank's, padding is a share of them."""
     bucketing = bucketing_of(spec)
     if bucketing is None:
         return {}
-    lengths = sample_lengths(manifest, bucketing.column, ReadOptions.of(spec))
+    lengths = lengths_found(spec, found, bucketing.column)
     waste = estimate(lengths, order, share, bucketing)
     return {
         "bucket_by": bucketing.column,

@@ -187,14 +187,14 @@ def verify(
     share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
     last_state = parts[-1][0].state
     dropped, padded = share.dropped(rows - start), share.padded(rows - start)
+    bucketed = spec.batch.bucket_by is not None
+    padded = 0 if bucketed and share.last == "keep" else padded
     if mix is None:
-        bucketed = spec.batch.bucket_by is not None
-        padded = 0 if bucketed and share.last == "keep" else padded
         compared = compare(parts, manifest.kept_ids(), dropped, padded, positions, or_more=bucketed)
     else:
         order = Order(spec.order.seed, spec.order.shuffle, last_state["lanes"], last_state["interleave"])
         passes = Passes(manifest, MixtureLayout(manifest.units.rows, order, epoch, mix))
-        compared = compare(parts, passes.kept, dropped, padded, positions, passes=passes)
+        compared = compare(parts, passes.kept, dropped, padded, positions, or_more=bucketed, passes=passes)
         compared["sources"] = passes.summary(parts, described(spec, manifest, mix))
     return {
         "world_size": world_size,

@@ -171,11 +171,10 @@ class Loader:
         spec, manifest = self.spec, self._found.manifest
         auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
         window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
-        bucketing, budget_bytes = bucketing_of(spec), 0
+        bucketing, decoding, budget_bytes = bucketing_of(spec), decoding_of(spec, self._mean_bytes), 0
         if bucketing is not None:
-            each = int(self._sizes.memory.sum()) // max(1, manifest.rows)
+            each = self._mean_bytes + (0 if decoding is None else decoding.row_bytes)
             budget_bytes = chunk_bytes(bucketing, order, self._share, each, self._memory_bytes)
-        decoding = decoding_of(spec, self._mean_bytes)
         if decoding is not None:
             rows = min(window_bytes // max(1, self._mean_bytes), manifest.rows)
             each = decoding.row_bytes + self._mean_bytes

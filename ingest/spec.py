@@ -580,8 +580,6 @@ class Spec(Section):
         bucket_by, columns = self.batch.bucket_by, self._columns
         if bucket_by is None:
             return self
-        if self.sources is not None:
-            raise ValueError("batch.bucket_by: with several sources is not there yet in this release; leave one out")
         if columns is not None and bucket_by.column not in columns:
             near = difflib.get_close_matches(bucket_by.column, columns, 1)
             raise ValueError(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ingest.plan.buckets import BucketSchedule, Part
+from ingest.plan.lanes import LaneRows
 from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix, layout_of
 from ingest.plan.reads import UnitSizes, gather_reads
@@ -49,8 +50,12 @@ class Deliveries:
 
     def ids(self, step: Step) -> np.ndarray:
         """The ids of a step, repeated ones included."""
+        ids = self.of(step.runs)
+        return ids if step.fill is None else ids[step.fill]
+
+    def of(self, runs: LaneRows) -> np.ndarray:
+        """The ids of runs of rows, in their order."""
         out = []
-        runs = step.runs
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
             stretches, places = self.schedule.layout.stretches(lane, start, start + count)
             ids = np.concatenate([self.windows[lane, window][begin:end] for window, begin, end in stretches])
@@ -58,8 +63,7 @@ class Deliveries:
             if places is not None:
                 ids[places] = ids.copy()
             out.append(ids)
-        ids = np.concatenate(out)
-        return ids if step.fill is None else ids[step.fill]
+        return np.concatenate(out)
 
 
 def deliver(
@@ -100,11 +104,8 @@ class BucketedRank:
         self._deliveries, self._groups = Deliveries(self.schedule), None
 
     def _lengths(self, lane, low, high):
-        starts = self.schedule.layout.lane(lane).row_start
-        windows = range(int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high, "left")))
-        ids = np.concatenate([np.zeros(0, int), *(self._deliveries.windows[lane, window] for window in windows)])
-        first = int(starts[windows[0]]) if windows else 0
-        return self._length_of(ids[low - first : high - first])
+        rows = LaneRows.of({lane: np.arange(low, high)})
+        return self._length_of(self._deliveries.of(rows)) if high > low else np.zeros(0, np.int64)
 
     def __iter__(self):
         for each in self.schedule:

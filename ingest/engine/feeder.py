@@ -222,7 +222,6 @@ class Feeder:
         layout = layout_of(self._manifest.units.rows, self._config.order, epoch, self._config.mix)
         schedule: Schedule | BucketSchedule = Schedule(layout, share, position)
         if self._config.bucketing is not None:
-            assert isinstance(layout, EpochLayout)
             schedule = BucketSchedule(layout, share, self._config.bucketing.batches, position, chunk)
         self._epochs.append(_Epoch(schedule, first_step))
 
@@ -375,15 +374,23 @@ class Feeder:
 
     def _lengths(self, epoch: _Epoch, lane: int, rows: slice) -> NDArray[np.int64]:
         """Int64 (rows,): of each of a lane's rows."""
+        layout, places = epoch.schedule.layout, None
+        if isinstance(layout, MixtureLayout):
+            parts, places = self._placed_rows(epoch, layout, lane, rows)
+        else:
+            parts = list(self._lane_rows(epoch, lane, rows))
+        found = np.concatenate([_NO_IDS, *(self._read_lengths(part.read)[part.rows] for part in parts)])
+        if places is not None:
+            found[places] = found.copy()
+        return found
+
+    def _read_lengths(self, held: _OpenRead) -> NDArray[np.int64]:
+        """Int64 (rows,): of the rows of a read's table."""
         assert self._config.bucketing is not None
-        column, found = self._config.bucketing.column, [_NO_IDS]
-        for part in self._lane_rows(epoch, lane, rows):
-            held = part.read
-            if held.lengths is None:
-                blocks = ray.get([ref for ref, _ in held.delivery.blocks])
-                held.lengths = np.concatenate([_NO_IDS, *(lengths_of(block.column(column)) for block in blocks)])
-            found.append(held.lengths[part.rows])
-        return np.concatenate(found)
+        if held.lengths is None:
+            column, blocks = self._config.bucketing.column, ray.get([ref for ref, _ in held.delivery.blocks])
+            held.lengths = np.concatenate([_NO_IDS, *(lengths_of(block.column(column)) for block in blocks)])
+        return held.lengths
 
     def _rows(self, epoch: _Epoch, step: Step) -> tuple[list[_Part], NDArray[np.int64] | None]:
         """The rows of each run of the step, windows awaited as they come; and which of the runs' rows stands at each
@@ -401,15 +408,21 @@ class Feeder:
         """As `_rows`. Rows of one source stand together in a lane's share of the batch: one by one they would cost more
         than the rest of it.
         """
-        runs, parts, places, at = step.runs, [], [], 0
-        for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
-            stretches, inside = layout.stretches(lane, start, start + count)
-            places.append(at + (np.arange(count) if inside is None else inside))
-            at += count
-            for window, begin, end in stretches:
-                parts.append(self._part(epoch, lane, window, slice(begin, end)))
+        parts, places, at = [], [], 0
+        for lane, rows in step.runs.by_lane():
+            some, inside = self._placed_rows(epoch, layout, lane, rows)
+            parts += some
+            places.append(at + inside)
+            at += len(inside)
         order = np.concatenate(places)
         return parts, order if step.fill is None else order[step.fill]
+
+    def _placed_rows(
+        self, epoch: _Epoch, layout: MixtureLayout, lane: int, rows: slice | NDArray[np.int64]
+    ) -> tuple[list[_Part], NDArray[np.int64]]:
+        """Some rows of a mixed lane, sorted, source by source; and int64 (rows,), which of them each one is."""
+        found, places = layout.picked(lane, rows)
+        return [self._part(epoch, lane, window, inside) for window, inside in found], places
 
     def _lane_rows(self, epoch: _Epoch, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[_Part]:
         """Some rows of a lane that is not mixed, sorted, as parts of one window each."""

@@ -25,7 +25,7 @@ from ingest.manifest.model import Manifest
 from ingest.metrics.process import peak_rss_bytes
 from ingest.plan.schedule import Chunk
 from ingest.plan.waste import rows_for
-from ingest.read.lengths import check_column, sample_lengths
+from ingest.read.lengths import check_column, mixed_lengths, sample_lengths
 from ingest.read.windows import ReadOptions
 from ingest.spec import Augment, Source, Spec, fingerprint
 
@@ -346,26 +346,39 @@ def find_manifests(
     return Found(manifest, ray.put(manifest), seconds, storage, found[0].catalog, others)
 
 
-def sized(spec: Spec, found: Found) -> Spec:
-    """The spec with the rows of a rank's batch, where they follow from `batch.bucket_by.tokens` and the data.
-
-    The catalog reads the sample, once for all ranks.
+def lengths_found(spec: Spec, found: Found, column: str) -> NDArray[np.int64]:
+    """Int64 (rows,): lengths that stand for the data's, of a mixture by weight; each catalog reads them once a run.
 
     Raises:
         SchemaError: the column has no lengths.
-        ReadError: the sample cannot be read.
+        ReadError: a sample cannot be read.
+    """
+    check_column(found.manifest.schema, column)
+    catalogs, lengths = (found.catalog, *found.others), []
+    for i, (catalog, part) in enumerate(zip(catalogs, found.manifest.parts, strict=True)):
+        if not part.rows:
+            lengths.append(np.zeros(0, np.int64))
+            continue
+        options = ReadOptions.of(spec, i)
+        try:
+            lengths.append(ray.get(catalog.lengths.remote(column, options)))
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, IngestError) else error) from error
+        except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):  # it went with the rank that made it
+            lengths.append(sample_lengths(part, column, options))
+    return lengths[0] if spec.weights is None else mixed_lengths(lengths, spec.weights)
+
+
+def sized(spec: Spec, found: Found) -> Spec:
+    """The spec with the rows of a rank's batch, where they follow from `batch.bucket_by.tokens` and the data.
+
+    Raises:
+        SchemaError, ReadError: see `lengths_found`.
     """
     by = spec.batch.bucket_by
     if by is None or spec.batch.target is None:
         return spec
-    check_column(found.manifest.schema, by.column)
-    if not found.manifest.rows:
+    lengths = lengths_found(spec, found, by.column)
+    if not len(lengths):
         return spec.sized(1)  # refused where it is planned
-    options = ReadOptions.of(spec)
-    try:
-        lengths = ray.get(found.catalog.lengths.remote(by.column, options))
-    except ray.exceptions.RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, IngestError) else error) from error
-    except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):  # it went with the rank that made it
-        lengths = sample_lengths(found.manifest, by.column, options)
     return spec.sized(rows_for(lengths, spec.batch.target, by.chunk))

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from ingest import rng
 from ingest.plan.lanes import LaneRows, bit_reversal, rows_before
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import Order
+from ingest.plan.mixture import Layout
 from ingest.plan.schedule import Chunk, Schedule, Share, Step, WindowNeeds, merge_needs, window_span
 
 
@@ -266,7 +267,7 @@ class BucketSchedule:
     """
 
     def __init__(
-        self, layout: EpochLayout, share: Share, batches: int, position: int = 0, chunk: Chunk | None = None
+        self, layout: Layout, share: Share, batches: int, position: int = 0, chunk: Chunk | None = None
     ) -> None:
         self.layout, self.share = layout, share
         self.course = Course(layout.rows, layout.order.lanes, share, batches, position, chunk)

@@ -235,6 +235,32 @@ class MixtureLayout:
             places.append(self.pattern.row(source, lane, np.arange(begin, end)) - low)
         return found, np.concatenate(places) if len(places) > 1 else None
 
+    def picked(
+        self, lane: int, rows: slice | NDArray[np.int64]
+    ) -> tuple[list[tuple[int, slice | NDArray[np.int64]]], NDArray[np.int64]]:
+        """Some rows of a lane, sorted int64 or a slice, source by source: (window, its rows); and int64 (rows,), of
+        each of them which of those asked for it is.
+        """
+        if isinstance(rows, slice):
+            stretches, inside = self.stretches(lane, rows.start, rows.stop)
+            places = np.arange(rows.stop - rows.start) if inside is None else inside
+            return [(window, slice(begin, end)) for window, begin, end in stretches], places
+        if not len(rows):
+            return [], rows
+        low, high = int(rows[0]), int(rows[-1]) + 1
+        stretches, inside = self.stretches(lane, low, high)
+        number = np.full(high - low, -1, np.int64)
+        number[rows - low] = np.arange(len(rows))
+        number = number if inside is None else number[inside]
+        found: list[tuple[int, slice | NDArray[np.int64]]] = []
+        at = 0
+        for window, begin, end in stretches:
+            wanted = np.flatnonzero(number[at : at + end - begin] >= 0)
+            at += end - begin
+            if len(wanted):
+                found.append((window, begin + wanted))
+        return found, number[number >= 0]
+
     def key(self, lane: int, window: int) -> WindowKey:
         source, index, inside = _named(window)
         return self._of_pass(source, index).key(lane, inside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from ingest.manifest.model import Manifest
 from ingest.read.windows import ReadOptions, window_call
 
 SAMPLE_UNITS = 16
+MIXED_ROWS = 32_768  # drawn for a mixture
 
 
 def check_column(schema: pa.Schema, column: str) -> None:
@@ -65,6 +67,16 @@ def sample_lengths(manifest: Manifest, column: str, options: ReadOptions) -> NDA
     )
     function, args = window_call(alone, dict.fromkeys(chosen), options)
     return lengths_of(function(*args).column(column))
+
+
+def mixed_lengths(lengths: Sequence[NDArray[np.int64]], weights: Sequence[float]) -> NDArray[np.int64]:
+    """Int64 (rows,): lengths that stand for a mixture, drawn from those of each source by weight; always the same."""
+    draw, total = np.random.default_rng(0), sum(weights)
+    found = [np.zeros(0, np.int64)]
+    for one, weight in zip(lengths, weights, strict=True):
+        if len(one):
+            found.append(draw.choice(one, round(MIXED_ROWS * weight / total)))
+    return np.concatenate(found)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -119,6 +119,21 @@ def test_the_commands_tell_each_source(folders, tmp_path):
 
 
 @pytest.mark.slow
+def test_mixed_rows_of_like_lengths_come_once_a_pass_across_a_resume_inside_a_chunk(folders):
+    bucket_by = {"column": "x", "chunk": 4}
+    batch = {"size": 25, "last": "keep", "bucket_by": bucket_by}
+    first, state, _ = epoch(mixture(folders, order={"lanes": 4}, batch=batch), 2, steps=6)
+    assert state["chunk"] == [200, 400, 50]
+    rest, _, _ = epoch(mixture(folders, batch={**batch, "size": 40}), 3, state)
+    assert sorted([*first, *rest]) == list(range(2000))
+    times = np.bincount([*first.values(), *rest.values()], minlength=890)
+    assert (times[:600] == 2).all()
+    assert (times[600:610] == 0).all()
+    assert set(times[610:690].tolist()) == {7, 8}
+    assert (times[690:] == 1).all()
+
+
+@pytest.mark.slow
 def test_steps_keep_their_rows_on_another_world(folders):
     spec = mixture(folders, mix={"stop": "steps", "steps": 4})
     first, state, _ = epoch(spec, 2, steps=1)

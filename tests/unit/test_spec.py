@@ -226,7 +226,6 @@ def test_several_sources_are_mixed_by_weight():
         (mixed(1, mix={"stop": "steps"}), "give steps with stop: steps"),
         (mixed(1, mix={"steps": 3}), "give steps with stop: steps"),
         (mixed(1, loader={"log": "/l"}), "loader.log: is not there yet for several sources"),
-        (mixed(1, batch={"bucket_by": {"column": "x"}}), "batch.bucket_by: with several sources is not there yet"),
         ({"sources": [{"path": "/d", "wieght": 2}]}, "sources.0.wieght: unknown key; did you mean 'weight'?"),
         (
             {"sources": [{"path": "/d", "columns": ["x", "y"]}, {"path": "/e", "columns": ["x"]}]},
