@@ -98,10 +98,10 @@ def length_of(ids):
 class BucketedRank:
     """One rank's steps with their ids, in batches of like lengths."""
 
-    def __init__(self, layout, share, batches, position, chunk, lengths=length_of):
+    def __init__(self, layout, share, batches, position, chunk, lengths=length_of, sample_ids=None):
         self._length_of = lengths
         self.schedule = BucketSchedule(layout, share, batches, position, chunk)
-        self._deliveries, self._groups = Deliveries(self.schedule), None
+        self._deliveries, self._groups = Deliveries(self.schedule, sample_ids), None
 
     def _lengths(self, lane, low, high):
         rows = LaneRows.of({lane: np.arange(low, high)})
