@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import urllib.error
 import urllib.parse
@@ -16,10 +17,14 @@ from ingest.errors import ClusterError
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 ASK_S = 10.0
+OTHERS = 0o077  # of a file's mode: what its group and everybody may do
 WHERE_TO_PUT = (
     "Put the cluster's token (on its head: ray get-auth-token) into ~/.ray/auth_token, "
     f"or name the file that holds it in {TOKEN_PATH}"
 )
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Token:
 def find_token(environ: Mapping[str, str] = os.environ) -> Token | None:
     """The token that Ray would show: the environment's, its file, or the file in the home folder.
 
+    Ray writes that file as the umask says: one that others may read is warned of.
+
     Raises:
         ClusterError: a file is named that cannot be read.
     """
@@ -46,6 +53,8 @@ def find_token(environ: Mapping[str, str] = os.environ) -> Token | None:
     path = Path(named).expanduser() if named else Path(environ.get("HOME", "~")).expanduser() / ".ray" / "auth_token"
     try:
         text = path.read_text(encoding="utf-8").strip()
+        if text and path.stat().st_mode & OTHERS:
+            log.warning("%s: other users of this machine may read the cluster's token: chmod 600 %s", path, path)
     except OSError as error:
         if not named and isinstance(error, FileNotFoundError):
             return None

@@ -239,6 +239,16 @@ def test_the_token_is_found_as_ray_finds_it_and_is_in_no_repr(tmp_path):
         cli_auth.find_token({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")})
 
 
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o644, True)])
+def test_a_token_that_others_may_read_is_warned_of_without_being_shown(tmp_path, caplog, mode, warned):
+    file = tmp_path / "token"
+    file.write_text("secret-text", encoding="utf-8")
+    file.chmod(mode)
+    assert cli_auth.find_token({"RAY_AUTH_TOKEN_PATH": str(file)}).text == "secret-text"
+    assert (f"chmod 600 {file}" in caplog.text) is warned
+    assert "secret-text" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("url", "private"),
     [
