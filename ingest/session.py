@@ -123,12 +123,12 @@ class Loader:
         try:
             found = found or find_manifests(self.spec.inputs, *listing, opened=opened, mixed=mixed)
             self._prepare(found, have.cpus)
+            del found
             self._bulletin = self._enter(listing)
             self._records = Records(self.spec, self.manifest, self._facts, share, self._bulletin, cache_dir, self._rows)
         except BaseException:
             self._feed.close()
             raise
-        del opened
         self._epoch, self._position = 0, 0
         self._chunk: Chunk | None = None  # that the position lies in, where rows are sorted by length
         self._tally = Tally(began)
@@ -212,14 +212,17 @@ class Loader:
     def _enter(self, listing: tuple[Any, ...]) -> Bulletin:
         """Make this rank known to the others."""
         stream = fingerprint({"spec": self.spec.model_dump(mode="json"), "world_size": self.world_size})
+        # The handle is the bulletin's alone, which must let it go when the catalog dies.
+        catalog, self._found = self._found.catalog, replace(self._found, catalog=None)
         bulletin = Bulletin(
-            self._found.catalog,
+            catalog,
             lambda: open_catalog(self.spec.inputs[0], *listing)[0],
             stream,
             self.rank,
             self.world_size,
             _PROCESS,
         )
+        del catalog
         bulletin.enter(self._feed.feeder)
         self._feed.on_feeder = bulletin.change_feeder
         return bulletin
@@ -445,7 +448,7 @@ class Loader:
         self._finalizer()
         self._records.flush(last=True)
         self._bulletin.close()
-        self._found = replace(self._found, catalog=None, others=())  # the next loader of this process lists anew
+        self._found = replace(self._found, others=())  # the next loader of this process lists anew
         atexit.unregister(self._atexit)
 
     def __enter__(self) -> Self:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +18,7 @@ from ingest.errors import IngestError, StateError
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # for the board, which has little to do; a run goes on without one
+AGAIN_S = 0.1  # until a board that died is looked for again
 
 
 class Bulletin:
@@ -35,6 +36,7 @@ class Bulletin:
         self, catalog: Any, reopen: Callable[[], Any], stream: str, rank: int, world_size: int, opener: str
     ) -> None:
         self._catalog, self._reopen, self._stream = catalog, reopen, stream
+        self._dead: str | None = None  # the actor that hosted the board before
         self._rank, self._world_size, self._opener = rank, world_size, opener
         self._feeder: Any = None
         self._key: str | None = None
@@ -59,7 +61,7 @@ class Bulletin:
     def change_feeder(self, feeder: Any) -> None:
         """Another actor takes the place of the one that lived as long as this rank."""
         self._feeder = feeder
-        if not self._left and self._key is not None:
+        if not self._left and self._key is not None and self._catalog is not None:
             self._catalog.board.remote("enter", *self._myself())
 
     def _myself(self) -> tuple[Any, ...]:
@@ -68,6 +70,8 @@ class Bulletin:
 
     def check(self) -> IngestError | None:
         """The failure of another rank, if there is one. Costs nothing while there is no news."""
+        if self._catalog is None and self._key is not None and not self._left and self._renew():
+            self._listen()
         if self._news is None or not self._news.done():
             return self._failure
         news, self._news = self._news, None
@@ -79,16 +83,31 @@ class Bulletin:
             self._told = self._told or failure is not None
             if failure is None and not self._left:
                 self._listen()
+        elif isinstance(error, ray.exceptions.ActorUnavailableError) and ray.is_initialized() and not self._left:
+            self._listen()  # cut off, or dead of a cause that Ray will tell: another board would not know of it
         elif owner_died(error) and self._owner not in (None, self._rank):
             assert self._owner is not None
             self._failure, self._told = died(self._owner, str(error)), True
         elif (gone := self._gone()) is not None:  # the board went with it
             self._failure, self._told = died(gone, "its node has died"), True
         elif isinstance(error, ray.exceptions.RayError) and ray.is_initialized() and not self._left:
-            self._catalog = self._reopen()  # calls wait there until it has started; nobody waits for them
-            self._catalog.board.remote("enter", *self._myself())
-            self._listen()
+            self._lose()
         return self._failure
+
+    def _lose(self) -> None:
+        """The board has died. Ray gives its actor back by its name for as long as this process holds a handle of it."""
+        if self._catalog is not None:
+            self._dead, self._catalog = gcs.actor_id(self._catalog), None
+
+    def _renew(self, *, enters: bool = True) -> bool:
+        """Look for another board, or make it, and enter it; nobody waits for it to start. False: not yet."""
+        catalog = self._reopen()
+        if gcs.actor_id(catalog) == self._dead:
+            return False
+        self._catalog = catalog
+        if enters:
+            self._catalog.board.remote("enter", *self._myself())
+        return True
 
     def _gone(self) -> int | None:
         """A rank whose node has died."""
@@ -101,13 +120,12 @@ class Bulletin:
         if self._told or self._key is None or not ray.is_initialized():
             return
         self._told = True
-        with contextlib.suppress(ray.exceptions.RayError):  # they learn of a dead board by themselves
-            ray.get(self._catalog.board.remote("fail", self._key, error), timeout=ANSWER_S)
+        self._ask("fail", self._key, error)
 
     def leave(self) -> None:
         """Need no other rank any more: this one's end will be no failure."""
         self._left = True
-        if self._key is not None:
+        if self._key is not None and self._catalog is not None:
             self._catalog.board.remote("leave", self._key, self._rank)
 
     def close(self) -> None:
@@ -138,15 +156,21 @@ class Bulletin:
         self._news = self._catalog.board.remote("news", self._key, self._rank, self._owner, told=told).future()
 
     def _ask(self, method: str, *args: Any) -> Any:
-        """Call the board, once more where it has died meanwhile; None where it does not answer, which ends no run."""
-        try:
+        """Call the board, or another in the place of one that died; None where none answers, which ends no run."""
+        until = time.monotonic() + ANSWER_S
+        while True:
             try:
-                return ray.get(self._catalog.board.remote(method, *args), timeout=ANSWER_S)
-            except ray.exceptions.RayActorError:
-                self._catalog = self._reopen()
-                if method != "enter":
-                    self._catalog.board.remote("enter", *self._myself())
-                return ray.get(self._catalog.board.remote(method, *args), timeout=ANSWER_S)
-        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
-            log.warning("rank %d: the other ranks cannot be asked (%s): %s", self._rank, method, type(error).__name__)
-            return None
+                if self._catalog is not None or self._renew(enters=method != "enter"):
+                    return ray.get(self._catalog.board.remote(method, *args), timeout=ANSWER_S)
+                why = "no other board yet"
+            except ray.exceptions.ActorUnavailableError as error:
+                why = type(error).__name__
+            except ray.exceptions.RayActorError as error:
+                why = type(error).__name__
+                self._lose()
+            except ray.exceptions.GetTimeoutError as error:
+                why, until = type(error).__name__, 0.0
+            if time.monotonic() > until:
+                log.warning("rank %d: the other ranks cannot be asked (%s): %s", self._rank, method, why)
+                return None
+            time.sleep(AGAIN_S)

@@ -25,6 +25,11 @@ def actor_place(actor: Any) -> str:
     return f"{found.class_name} {name}, pid {found.pid}, {where}"
 
 
+def actor_id(actor: Any) -> str:
+    """Names an actor, not a handle of it."""
+    return str(actor._actor_id.hex())  # noqa: SLF001
+
+
 def node_died(node_id: str) -> bool:
     """Whether Ray has noticed the death of a node."""
     return any(node["NodeID"] == node_id and not node["Alive"] for node in ray.nodes())

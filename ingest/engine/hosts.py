@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import ray
 from numpy.typing import NDArray
 
+from ingest.engine import gcs
 from ingest.engine.augmentation import Augmentation
 from ingest.engine.board import Board
 from ingest.engine.jobs import FeedConfig, GoneError, Job, Listed, Taken, Waiting
@@ -30,6 +32,7 @@ from ingest.read.windows import ReadOptions
 from ingest.spec import Augment, Source, Spec, fingerprint
 
 NAMESPACE = "ingest"
+AGAIN_S, AGAIN_MOST_S = 0.1, 60.0  # until a catalog that died is made again
 OPEN_CALLS = 100_000  # of a catalog: each rank leaves one open, for news of the others
 END_S = 5.0  # for the jobs that run when an actor is ended
 CALLS_AT_A_TIME = 2  # one augmentation decodes while the other's result is written to the object store
@@ -278,7 +281,7 @@ def find_manifest(
     cpus: float,
     opener: str | None = None,
     *,
-    opened: tuple[Any, ray.ObjectRef] | None = None,
+    opened: list[tuple[Any, ray.ObjectRef]] | None = None,
 ) -> Found:
     """The manifest of a source, made once for all that name the same run.
 
@@ -288,23 +291,27 @@ def find_manifest(
         cache_dir: where manifests are kept between runs.
         cpus: of each task that reads footers.
         opener: names this process.
-        opened: what it gave, if it has been called.
+        opened: what `open_catalog` gave first, if it has been called; taken out.
 
     Raises:
         SourceError: the data cannot be found, listed or opened.
         ClusterError: the actor that lists it died three times.
     """
-    for _ in range(3):
+    died: set[str] = set()
+    until = time.monotonic() + AGAIN_MOST_S
+    while len(died) < 3 and time.monotonic() < until:
         # Only the handle of the process that made the actor keeps it; one found by name does not.
-        catalog, answer = opened or open_catalog(source, run, cache_dir, cpus, opener)
-        opened = None
+        catalog, answer = opened.pop(0) if opened and not died else open_catalog(source, run, cache_dir, cpus, opener)
         try:
             listed: Listed = ray.get(answer)
             return Found(ray.get(listed.ref), listed.ref, listed.seconds, listed.storage, catalog)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, IngestError) else error) from error
         except (ray.exceptions.ActorDiedError, ray.exceptions.OwnerDiedError):
-            continue  # the rank that made it has left; the next one makes it again
+            # The rank that made it has left; the next one makes it again, once this process holds no handle of it.
+            died.add(gcs.actor_id(catalog))
+            del catalog, answer
+            time.sleep(AGAIN_S)
     raise ClusterError("the actor that lists the data died three times", hint="See its log in Ray's dashboard")
 
 
@@ -316,7 +323,7 @@ def find_manifests(
     opener: str | None = None,
     *,
     mixed: bool,
-    opened: Sequence[tuple[Any, ray.ObjectRef]] | None = None,
+    opened: list[tuple[Any, ray.ObjectRef]] | None = None,
 ) -> Found:
     """The manifest of all sources together, which are listed at the same time.
 
@@ -326,7 +333,7 @@ def find_manifests(
         cache_dir: where manifests are kept between runs; None keeps none.
         cpus: CPUs of each task that indexes files.
         opener: names this process.
-        opened: the catalogs of all sources and their answers to come, if they have been opened.
+        opened: the catalogs of all sources and their answers to come, if they have been opened; taken out.
         mixed: whether they are the sources of a mixture, of one perhaps.
 
     Raises:
@@ -335,7 +342,7 @@ def find_manifests(
     """
     listing = (run, cache_dir, cpus, opener)
     opened = opened or [open_catalog(source, *listing) for source in sources]  # all of them, before the first answers
-    found = [find_manifest(source, *listing, opened=one) for source, one in zip(sources, opened, strict=True)]
+    found = [find_manifest(source, *listing, opened=opened) for source in sources]
     if not mixed:
         return found[0]
     names = [f"sources.{i} ({source.paths[0]})" for i, source in enumerate(sources)]

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import numpy as np
-import psutil
 import pytest
+from deaths import kill
 
 import ingest
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-def command_of(process):
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:  # it has ended, or is a zombie
-        return ""
-
-
-def kill(name):
-    pids = [child.pid for child in psutil.Process().children(recursive=True) if f"ray::{name}" in command_of(child)]
-    assert pids, name
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
 
 
 def epoch_of(folder, kills=(), **sections):

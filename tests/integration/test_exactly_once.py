@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+from deaths import alive, kill
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -194,6 +195,9 @@ class Other:
         next(iter(self.loader))
         return os.getpid()
 
+    def step(self):
+        next(iter(self.loader))
+
 
 def test_the_death_of_a_rank_reaches_the_others_and_names_it(numbers):  # D06
     values = {"source": {"path": str(numbers)}, "batch": {"size": 4}, "loader": {"prefetch_batches": 2}}
@@ -212,6 +216,32 @@ def test_the_death_of_a_rank_reaches_the_others_and_names_it(numbers):  # D06
             go_on()
         assert time.monotonic() - began < 10
         assert one.state_dict()["position"] == 8 * len(taken)
+
+
+def test_ranks_hear_of_each_other_after_the_death_of_the_process_that_they_meet_in(numbers):
+    values = {"source": {"path": str(numbers)}, "batch": {"size": 2}, "loader": {"prefetch_batches": 2}}
+    with ingest.Loader(values, 0, 2, cache_dir=None) as one:
+        batches = iter(one)
+        next(batches)
+        other = ray.remote(Other).options(num_cpus=0).remote()
+        pid = ray.get(other.start.remote(values))
+        kill("CatalogHost")
+        until = time.monotonic() + 60
+        steps = 0
+        while steps < 12 and time.monotonic() < until:  # both find the new one while they train
+            next(batches)
+            ray.get(other.step.remote())
+            steps += alive("CatalogHost")
+            threading.Event().wait(0.1)
+        assert steps == 12
+        os.kill(pid, signal.SIGKILL)
+
+        def go_on():
+            for _ in batches:
+                threading.Event().wait(0.1)
+
+        with pytest.raises(StageError, match=r"\[trainer\] the trainer died \(rank 1\)"):
+            go_on()
 
 
 def test_no_batch_for_too_long_is_an_error_that_says_what_is_waited_for(numbers):
