@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -70,7 +71,7 @@ class Bulletin:
 
     def check(self) -> IngestError | None:
         """The failure of another rank, if there is one. Costs nothing while there is no news."""
-        if self._catalog is None and self._key is not None and not self._left and self._renew():
+        if self._boardless() and self._renew():
             self._listen()
         if self._news is None or not self._news.done():
             return self._failure
@@ -93,6 +94,11 @@ class Bulletin:
         elif isinstance(error, ray.exceptions.RayError) and ray.is_initialized() and not self._left:
             self._lose()
         return self._failure
+
+    def _boardless(self) -> bool:
+        """Whether this rank still needs a board, and has none."""
+        needed = self._key is not None and not self._left and self._failure is None
+        return needed and self._catalog is None and ray.is_initialized()
 
     def _lose(self) -> None:
         """The board has died. Ray gives its actor back by its name for as long as this process holds a handle of it."""
@@ -120,7 +126,8 @@ class Bulletin:
         if self._told or self._key is None or not ray.is_initialized():
             return
         self._told = True
-        self._ask("fail", self._key, error)
+        with contextlib.suppress(ray.exceptions.RayError):  # the error itself is what the trainer must see
+            self._ask("fail", self._key, error)
 
     def leave(self) -> None:
         """Need no other rank any more: this one's end will be no failure."""
