@@ -69,6 +69,16 @@ def epoch(spec, world, state=None, steps=None):
             rank.close()
 
 
+def check_passes(first, rest):
+    """Two parts of an epoch of 2,000 rows: each row once a pass of its source, which are 2, 7.5 and 1."""
+    assert sorted([*first, *rest]) == list(range(2000))
+    times = np.bincount([*first.values(), *rest.values()], minlength=890)
+    assert (times[:600] == 2).all()
+    assert (times[600:610] == 0).all()
+    assert set(times[610:690].tolist()) == {7, 8}
+    assert (times[690:] == 1).all()
+
+
 def test_rows_come_once_a_pass_across_a_resume_on_another_world(folders):
     # c is used up last: 200 rows are a tenth of 2,000. Of b, 80 rows pass the filter.
     spec = mixture(folders, order={"lanes": 8})
@@ -76,12 +86,7 @@ def test_rows_come_once_a_pass_across_a_resume_on_another_world(folders):
     assert [(one["epoch_rows"], one["first_id"]) for one in sources] == [(1200, 0), (600, 600), (200, 690)]
     assert [one["passes"] for one in sources] == [2, 7.5, 1]
     rest, _, _ = epoch({**spec, "batch": {"size": 100, "last": "keep"}}, 1, state)
-    assert sorted([*first, *rest]) == list(range(2000))
-    times = np.bincount([*first.values(), *rest.values()], minlength=890)
-    assert (times[:600] == 2).all()
-    assert (times[600:610] == 0).all()
-    assert set(times[610:690].tolist()) == {7, 8}
-    assert (times[690:] == 1).all()
+    check_passes(first, rest)
 
 
 @pytest.mark.slow
@@ -125,12 +130,7 @@ def test_mixed_rows_of_like_lengths_come_once_a_pass_across_a_resume_inside_a_ch
     first, state, _ = epoch(mixture(folders, order={"lanes": 4}, batch=batch), 2, steps=6)
     assert state["chunk"] == [200, 400, 50]
     rest, _, _ = epoch(mixture(folders, batch={**batch, "size": 40}), 3, state)
-    assert sorted([*first, *rest]) == list(range(2000))
-    times = np.bincount([*first.values(), *rest.values()], minlength=890)
-    assert (times[:600] == 2).all()
-    assert (times[600:610] == 0).all()
-    assert set(times[610:690].tolist()) == {7, 8}
-    assert (times[690:] == 1).all()
+    check_passes(first, rest)
 
 
 @pytest.mark.slow
