@@ -30,19 +30,26 @@ def compiled(function: Function) -> Function:
 
 
 def kernel(function: Function, **options: Any) -> Function:
-    """`compiled`, with more options of numba's."""
-    _find_cache(Path(function.__code__.co_filename).parent)
-    made: Function = numba.njit(cache=not numba.config.BOUNDSCHECK, nogil=True, **options)(function)
-    return made
+    """`compiled`, with more options of numba's, and with what it calls anywhere in its folder.
+
+    What is cached holds as long as no module of that folder changes; numba itself looks at the function's file alone.
+    """
+    folder = Path(function.__code__.co_filename).parent
+    _find_cache(folder)
+    made: Any = numba.njit(cache=not numba.config.BOUNDSCHECK, nogil=True, **options)(function)
+    if not numba.config.BOUNDSCHECK:
+        made._cache._cache_file._source_stamp = _content(folder)  # noqa: SLF001  # numba has no public way to say it
+    return made  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def compiling(source: Path) -> Iterator[None]:
     """Around the first calls of what `source` defines: of several processes one compiles, and the others wait.
 
+    `source` is a module, or the folder of several.
     They then load what it has left in the cache. Where that was done before, nobody waits.
     """
-    facts = (source.read_bytes(), str(source), numba.__version__, numba.config.CACHE_DIR, sys.version)
+    facts = (_content(source), str(source), numba.__version__, numba.config.CACHE_DIR, sys.version)
     mark = own_folder() / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
     done = mark.with_suffix(".compiled")
     if done.exists() or numba.config.BOUNDSCHECK:  # checked code is not kept, so nothing is worth waiting for
@@ -64,6 +71,12 @@ def own_folder() -> Path:
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
         return folder
     return Path(tempfile.mkdtemp(prefix="ingest-numba-"))  # somebody put another there: this process has its own
+
+
+def _content(source: Path) -> str:
+    """A digest of a module, or of all in a folder."""
+    modules = sorted(source.glob("*.py")) if source.is_dir() else [source]
+    return hashlib.sha256(repr([(module.name, module.read_bytes()) for module in modules]).encode()).hexdigest()
 
 
 def _find_cache(source: Path) -> None:

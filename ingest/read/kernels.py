@@ -21,5 +21,5 @@ def compiling() -> Iterator[None]:
     """Around the first calls of the kernels, see `ingest.jit.compiling`."""
     from ingest import jit
 
-    with jit.compiling(Path(str(kernels().__file__))):
+    with jit.compiling(Path(str(kernels().__file__)).parent):
         yield

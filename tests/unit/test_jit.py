@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import subprocess
 import sys
@@ -108,3 +109,30 @@ def test_the_kernels_load_from_the_cache_in_another_process():
     for _ in range(2):
         run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["0", "0", "0"]
+
+
+def test_a_kernel_is_compiled_anew_when_a_module_beside_it_changes(tmp_path, monkeypatch):
+    folder = tmp_path / "kept_kernels"
+    folder.mkdir()
+    (folder / "top.py").write_text(
+        "import numba\nfrom ingest.jit import kernel\nfrom kept_kernels.below import COUNT, helper\n"
+        "@kernel\ndef count(x):\n    return helper(x) + COUNT\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def counted(helper, count):
+        (folder / "below.py").write_text(
+            f"import numba\nCOUNT = {count}\n@numba.njit\ndef helper(x):\n    return {helper}\n"
+        )
+        importlib.invalidate_caches()
+        for name in [name for name in sys.modules if name.startswith("kept_kernels")]:
+            monkeypatch.delitem(sys.modules, name)
+        kernel = importlib.import_module("kept_kernels.top").count
+        return kernel(10), sum(kernel.stats.cache_hits.values())
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # versions of one size, written in the same second
+    assert counted("x", 1) == (11, 0)
+    assert counted("x", 1) == (11, 1)
+    assert counted("x", 2) == (12, 0)
+    assert counted("-x", 2) == (-8, 0)
+    assert counted("-x", 2) == (-8, 1)
