@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ingest import cli, cli_plan, cli_verify
+from ingest import cli, cli_options, cli_plan, cli_verify
 from ingest.cli_common import guarded, humane, json_target, load_spec, rows, write_json
 from ingest.errors import ClusterError, ReadError, SourceError, SpecError
 
@@ -26,7 +26,7 @@ def spec(tmp_path):
 
 @pytest.fixture
 def no_cluster(monkeypatch):
-    monkeypatch.setattr(cli, "cluster_session", contextlib.nullcontext)
+    monkeypatch.setattr(cli_options, "cluster_session", contextlib.nullcontext)
 
 
 def test_schema_is_the_specs_json_schema():

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from ingest import cli, cli_auth, cli_package, cli_submit
+from ingest import cli, cli_auth, cli_follow, cli_package
 from ingest.cli_common import load_spec
 from ingest.cli_submit import Wanted, prepare
 from ingest.engine import credentials
@@ -359,8 +359,8 @@ class Server:
     ],
 )
 def test_a_job_is_followed_to_its_end_and_its_exit_status_is_ours(server, ended, log, monkeypatch, capsys):
-    monkeypatch.setattr(cli_submit, "POLL_S", 0)
-    assert cli_submit.follow(server, "r.1") == ended
+    monkeypatch.setattr(cli_follow, "POLL_S", 0)
+    assert cli_follow.follow(server, "r.1") == ended
     said = capsys.readouterr()
     assert said.out == log
     assert f"job r.1: {ended[0]}" in said.err
@@ -368,7 +368,7 @@ def test_a_job_is_followed_to_its_end_and_its_exit_status_is_ours(server, ended,
 
 
 def test_a_job_server_that_stays_away_is_an_error_that_says_how_to_look_again(monkeypatch):
-    monkeypatch.setattr(cli_submit, "POLL_S", 0)
-    monkeypatch.setattr(cli_submit, "GONE_S", 0)
+    monkeypatch.setattr(cli_follow, "POLL_S", 0)
+    monkeypatch.setattr(cli_follow, "GONE_S", 0)
     with pytest.raises(ClusterError, match=r"refused.*ingest jobs logs r\.1"):
-        cli_submit.follow(Server([], [OSError("refused")] * 9), "r.1")
+        cli_follow.follow(Server([], [OSError("refused")] * 9), "r.1")
