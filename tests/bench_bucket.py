@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import multiprocessing
-import os
 import random
 import statistics
 import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +33,7 @@ import ingest
 from ingest.spec import Spec, Storage
 from ingest.storage.filesystem import open_filesystem
 from jobs.s3_server import dummy_credentials
+from tests.bench_server import in_a_process, serve_objects, serve_until_closed
 from tests.integration import faults
 
 BUCKET, GROUP_ROWS, FILE_ROWS = "bench", 64, 128
@@ -58,26 +56,14 @@ def cut(folder: Path, rows: int, into: Path) -> None:
 
 
 def _serve(folder: str, pipe: Any) -> None:
-    """In a process of its own: the server, and proxies before it; ends with the pipe."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    from moto.s3.models import get_canned_acl, s3_backends
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    backend = s3_backends["123456789012"]["aws"]
-    backend.create_bucket(BUCKET, "us-east-1").set_acl(get_canned_acl("public-read"))
-    for path in sorted(Path(folder).iterdir()):
-        backend.put_object(BUCKET, path.name, path.read_bytes())
+    """The server, and proxies before it."""
+    direct = serve_objects(BUCKET, ((path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())))
     with ExitStack() as stack:
-        near, far, failing = (stack.enter_context(faults.proxy(f"http://{host}:{port}")) for _ in range(3))
+        near, far, failing = (stack.enter_context(faults.proxy(direct)) for _ in range(3))
         far.delay_s = DELAY_S
         failing.add(now_and_then(random.Random(1)))
         ends = {"near": near.endpoint, "far": far.endpoint, "failing": failing.endpoint}
-        pipe.send({"direct": f"http://{host}:{port}", **ends})
-        pipe.poll(None)
-    os._exit(0)
+        serve_until_closed(pipe, {"direct": direct, **ends})
 
 
 def now_and_then(rng: random.Random) -> Any:
@@ -91,21 +77,6 @@ def now_and_then(rng: random.Random) -> Any:
         return await rng.choice(kinds)(proxy, request)
 
     return fault
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[dict[str, str]]:
-    """Endpoints of the server's proxies."""
-    ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("spawn").Process(target=_serve, args=(str(folder), theirs), daemon=True)
-    child.start()
-    try:
-        if not ours.poll(60):
-            raise RuntimeError("the server said nothing within 60 s")
-        yield ours.recv()
-    finally:
-        child.terminate()
-        child.join(10)
 
 
 def epochs_of(source: dict[str, Any], epochs: int) -> dict[str, Any]:
@@ -212,7 +183,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made, dummy_credentials():
         folder = Path(made)
         cut(given.folder, given.rows, folder)
-        with served(folder) as ends:
+        with in_a_process(_serve, str(folder), deadline_s=60) as ends:
             told = {"whole_objects": whole_objects(folder, ends, OBJECT_TIMES, OBJECT_ROUNDS)}
             print(json.dumps(told), file=sys.stderr, flush=True)
             ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import logging
-import multiprocessing
 import os
 import resource
 import socket
@@ -37,6 +35,7 @@ from ingest.manifest.parquet import index_files
 from ingest.spec import Source, Spec, Storage
 from ingest.storage import counters
 from jobs.s3_server import dummy_credentials
+from tests.bench_server import in_a_process, serve_objects, serve_until_closed
 
 BUCKET, ROWS, SAMPLE, THREADS, PER_TASK = "small", 8, 5000, 16, 256
 
@@ -77,42 +76,19 @@ def _object() -> bytes:
 
 
 def _serve(data: bytes, objects: int, pipe: Any) -> None:
-    """In a process of its own; ends with the pipe."""
-    from moto.s3.models import get_canned_acl, s3_backends
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    backend = s3_backends["123456789012"]["aws"]
-    backend.create_bucket(BUCKET, "us-east-1").set_acl(get_canned_acl("public-read"))
-    for i in range(objects):
-        backend.put_object(BUCKET, f"d/{i:06d}.parquet", data)
-    pipe.send(f"http://{host}:{port}")
-    pipe.poll(None)
-    os._exit(0)
+    serve_until_closed(pipe, serve_objects(BUCKET, ((f"d/{i:06d}.parquet", data) for i in range(objects))))
 
 
 @contextmanager
 def served(objects: int, nginx: str | None) -> Iterator[str]:
     """The endpoint."""
     data = _object()
-    ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("spawn").Process(target=_serve, args=(data, objects, theirs), daemon=True)
-    child.start()
-    try:
-        if not ours.poll(300):
-            raise RuntimeError("the server said nothing within 300 s")
-        endpoint = ours.recv()
+    with in_a_process(_serve, data, objects, deadline_s=300) as endpoint:
         if nginx is None:
             yield endpoint
         else:
             with _before(nginx, endpoint, data) as front:
                 yield front
-    finally:
-        child.terminate()
-        child.join(10)
 
 
 @contextmanager

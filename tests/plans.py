@@ -1,10 +1,11 @@
-"""Helpers that turn plans into the sample ids they deliver, slowly and plainly."""
+"""Plans drawn for property tests, and the sample ids that they deliver, found slowly and plainly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+from hypothesis import strategies as st
 
 from ingest.plan.buckets import BucketSchedule, Part
 from ingest.plan.lanes import LaneRows
@@ -14,6 +15,22 @@ from ingest.plan.reads import UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule, Share, Step
 
 SampleIds = Callable[[int, "np.ndarray | None"], np.ndarray]
+
+
+def units_up_to(rows: int, count: int) -> st.SearchStrategy[np.ndarray]:
+    """Rows of each of some units, int64 (units,)."""
+    return st.lists(st.integers(1, rows), min_size=1, max_size=count).map(lambda units: np.array(units, np.int64))
+
+
+def orders_up_to(lanes: int, interleave: int) -> st.SearchStrategy[Order]:
+    """Orders of any seed and shuffle; `lanes` is a power of two."""
+    return st.builds(
+        Order,
+        seed=st.integers(0, 2**63 - 1),
+        shuffle=st.sampled_from(["none", "window", "full"]),
+        lanes=st.integers(0, lanes.bit_length() - 1).map(lambda k: 2**k),
+        interleave=st.integers(1, interleave),
+    )
 
 
 def first_ids(unit_rows: np.ndarray) -> np.ndarray:

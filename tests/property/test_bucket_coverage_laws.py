@@ -10,24 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.loader.batch import Batch
-from ingest.loader.coverage import CoverageLog, Header, decode_log
-from ingest.loader.planned import PlanFacts
-from ingest.loader.proof import prove
 from ingest.loader.took import Took
-from ingest.plan.layout import EpochLayout, Order
+from ingest.plan.layout import EpochLayout
 from ingest.plan.schedule import Share
+from tests.coverage_logs import PLAN, ROWS, TOTAL, Logs, change, proof, train
 from tests.plans import BucketedRank
 
-ROWS = np.array([7, 40, 3, 25, 11, 30], np.int64)
-PLAN = PlanFacts("d", Order(5, "window", 4, 2), ROWS, np.cumsum(ROWS) - ROWS, {})
-TOTAL, CHUNK = int(ROWS.sum()), 3
+CHUNK = 3
 START = (0, 0, None)  # epoch, position, chunk
-
-
-class Files(dict):
-    def rank(self, attempt, share):
-        header = Header(f"attempt{attempt}", share.rank, share.world_size, share.batch, share.last, PLAN.name, attempt)
-        return CoverageLog(header, None, self.__setitem__, bucketed=True)
 
 
 def batches(share, epoch, position, chunk):
@@ -55,37 +45,15 @@ def batches(share, epoch, position, chunk):
         epoch, position, chunk = epoch + 1, 0, None
 
 
-def train(files, attempt, world, batch, last, start, steps, behind=()):
-    """All ranks take `steps` steps from a place; those in `behind` one less. Returns the place after each step."""
-    places = []
-    for rank in range(world):
-        share = Share(rank, world, batch, last)
-        log = files.rank(attempt, share)
-        log.turn(*start)
-        taken = batches(share, *start)
-        for step in range(steps - (rank in behind)):
-            given_, place = next(taken)
-            log.add(given_, TOTAL)
-            if step % 3 == 1:
-                log.flush(last=True)
-            if rank == 0:
-                places.append(place)
-        log.flush(last=True)
-    return [start, *places]
-
-
-def proof(files, **options):
-    return prove(list(decode_log(files)), {PLAN.name: PLAN}, **options)
-
-
 @settings(max_examples=40)
 @given(st.data())
 def test_restarts_on_other_worlds_inside_chunks_leave_every_row_once(data):
-    files, start = Files(), START
+    files, start = Logs(bucketed=True), START
     for attempt in range(data.draw(st.integers(1, 5))):
         world, batch = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 9))
         steps = data.draw(st.integers(2, 30))
-        places = train(files, attempt, world, batch, data.draw(st.sampled_from(["pad", "keep"])), start, steps, (1,))
+        last = data.draw(st.sampled_from(["pad", "keep"]))
+        places = train(files, batches, attempt, world, batch, last, start, steps, (1,))
         start = data.draw(st.sampled_from(places[:-1]))
     result = proof(files)
     assert result["ok"], result
@@ -97,11 +65,11 @@ def test_restarts_on_other_worlds_inside_chunks_leave_every_row_once(data):
 
 
 def whole(last="drop", epochs=2):
-    files, steps = Files(), 0
+    files, steps = Logs(bucketed=True), 0
     taken = batches(Share(0, 2, 5, last), *START)
     while next(taken)[1][0] < epochs:
         steps += 1
-    train(files, 0, 2, 5, last, START, steps + 1)
+    train(files, batches, 0, 2, 5, last, START, steps + 1)
     return files
 
 
@@ -113,14 +81,6 @@ def test_what_is_dropped_is_counted_and_expected_by_nobody():
     assert (kept["ok"], kept["expected"], kept["final"]) == (True, 2 * TOTAL, [1, TOTAL])
     late = proof(whole("keep"), epochs=3)
     assert (late["ok"], late["missing"]) == (False, TOTAL)
-
-
-def change(files, rank, number, edit):
-    names = sorted(name for name in files if f"rank{rank:05d}-" in name)
-    lines = [(name, i) for name in names for i, line in enumerate(files[name].splitlines()) if b"took" in line]
-    name, i = lines[number]
-    every = files[name].splitlines()
-    files[name] = b"".join(line + b"\n" for line in edit(every, i))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

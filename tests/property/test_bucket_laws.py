@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from ingest.plan.buckets import BucketSchedule, Course, Part, cut, lane_shares
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.schedule import Chunk, Share
-from tests.plans import BucketedRank, Deliveries
+from tests.plans import BucketedRank, Deliveries, orders_up_to, units_up_to
 
-units = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda rows: np.array(rows, np.int64))
-orders = st.builds(
-    Order,
-    seed=st.integers(0, 2**63 - 1),
-    shuffle=st.sampled_from(["none", "window", "full"]),
-    lanes=st.integers(0, 4).map(lambda k: 2**k),
-    interleave=st.integers(1, 4),
-)
+units = units_up_to(rows=40, count=8)
+orders = orders_up_to(lanes=16, interleave=4)
 worlds = st.integers(1, 6)
 batches = st.integers(2, 25)
 some_lengths = st.lists(st.integers(0, 300), min_size=1, max_size=40).map(lambda x: np.array(x, np.int64))

@@ -11,23 +11,13 @@ from hypothesis import strategies as st
 
 from ingest.errors import SourceError
 from ingest.loader.batch import Batch
-from ingest.loader.coverage import CoverageLog, Header, decode_log
+from ingest.loader.coverage import decode_log
 from ingest.loader.planned import PlanFacts, decode_plan
 from ingest.loader.proof import prove
 from ingest.plan.ids import PlannedIds
-from ingest.plan.layout import EpochLayout, Order
-from ingest.plan.schedule import Schedule, Share
-
-ROWS = np.array([7, 40, 3, 25, 11, 30], np.int64)
-FIRST = np.cumsum(ROWS) - ROWS
-PLAN = PlanFacts("d", Order(5, "window", 4, 2), ROWS, FIRST, {})
-TOTAL = int(ROWS.sum())
-
-
-class Files(dict):
-    def rank(self, attempt, rank, world, batch, last, began):
-        header = Header(f"attempt{attempt}", rank, world, batch, last, PLAN.name, began)
-        return CoverageLog(header, None, self.__setitem__)
+from ingest.plan.layout import EpochLayout
+from ingest.plan.schedule import Schedule
+from tests.coverage_logs import PLAN, ROWS, TOTAL, Logs, change, proof, took_lines, train
 
 
 def batches(share, epoch, position):
@@ -46,36 +36,15 @@ def batches(share, epoch, position):
         epoch, position = epoch + 1, 0
 
 
-def train(files, attempt, world, batch, last, start, steps, behind=()):
-    """All ranks take `steps` steps from a place; those in `behind` one less. Returns the place after each step."""
-    places = []
-    for rank in range(world):
-        log = files.rank(attempt, rank, world, batch, last, float(attempt))
-        log.turn(*start)
-        taken = batches(Share(rank, world, batch, last), *start)
-        for step in range(steps - (rank in behind)):
-            given_, place = next(taken)
-            log.add(given_, TOTAL)
-            if step % 3 == 1:
-                log.flush(last=True)
-            if rank == 0:
-                places.append(place)
-        log.flush(last=True)
-    return [start, *places]
-
-
-def proof(files, **options):
-    return prove(list(decode_log(files)), {PLAN.name: PLAN}, **options)
-
-
 @settings(max_examples=25)
 @given(st.data())
 def test_restarts_on_other_worlds_leave_every_row_once(data):
-    files, start = Files(), (0, 0)
+    files, start = Logs(), (0, 0)
     for attempt in range(data.draw(st.integers(1, 5))):
         world, batch = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 9))
         steps = data.draw(st.integers(1, 30))
-        places = train(files, attempt, world, batch, data.draw(st.sampled_from(["pad", "keep"])), start, steps, (1,))
+        last = data.draw(st.sampled_from(["pad", "keep"]))
+        places = train(files, batches, attempt, world, batch, last, start, steps, (1,))
         start = data.draw(st.sampled_from(places[:-1]))
     result = proof(files)
     assert result["ok"], result
@@ -84,11 +53,11 @@ def test_restarts_on_other_worlds_leave_every_row_once(data):
 
 
 def whole(last="drop", epochs=2):
-    files = Files()
-    places = train(files, 0, 2, 5, last, (0, 0), 100)
+    files = Logs()
+    places = train(files, batches, 0, 2, 5, last, (0, 0), 100)
     steps = next(i for i, place in enumerate(places) if place[0] == epochs)
     files.clear()
-    train(files, 0, 2, 5, last, (0, 0), steps)
+    train(files, batches, 0, 2, 5, last, (0, 0), steps)
     return files
 
 
@@ -101,28 +70,17 @@ def test_what_is_dropped_is_counted_and_expected_by_nobody():
     assert (kept["expected"], kept["final"]) == (2 * TOTAL, [1, TOTAL])
 
 
-def lines_of(files, rank):
-    name = next(name for name in sorted(files) if f"rank{rank:05d}-" in name)
-    names = [each for each in sorted(files) if each.rpartition("-")[0] == name.rpartition("-")[0]]
-    return [(each, i) for each in names for i, line in enumerate(files[each].splitlines()) if b"took" in line]
-
-
-def edit(files, name, index, change):
-    lines = files[name].splitlines()
-    files[name] = b"".join(line + b"\n" for line in change(lines, index))
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_a_gap_a_repeat_and_foreign_ids_are_found(rank, number):
     gap = whole()
-    edit(gap, *lines_of(gap, rank)[number], lambda lines, i: lines[:i] + lines[i + 1 :])
+    change(gap, rank, number, lambda lines, i: lines[:i] + lines[i + 1 :])
     result = proof(gap)
     assert not result["ok"]
     assert (result["missing"] > 0, result["repeated"]) == (True, 0)
     assert any(f"rank {rank}" in fault and "missing" in fault for fault in result["faults"])
     twice = whole()
-    edit(twice, *lines_of(twice, rank)[number], lambda lines, i: [*lines[: i + 1], lines[i], *lines[i + 1 :]])
+    change(twice, rank, number, lambda lines, i: [*lines[: i + 1], lines[i], *lines[i + 1 :]])
     result = proof(twice)
     assert (result["missing"], result["repeated"] > 0, result["ok"]) == (0, True, False)
     foreign = whole()
@@ -132,7 +90,7 @@ def test_a_gap_a_repeat_and_foreign_ids_are_found(rank, number):
         said["took"][5] = "0" * 16
         return [*lines[:i], json.dumps(said).encode(), *lines[i + 1 :]]
 
-    edit(foreign, *lines_of(foreign, rank)[number], other)
+    change(foreign, rank, number, other)
     assert (proof(foreign)["mismatched"], proof(foreign)["ok"]) == (1, False)
 
 
@@ -141,8 +99,8 @@ def test_a_rank_or_an_attempt_without_a_log_is_found():
     for name in [name for name in lost if "rank00001-" in name]:
         del lost[name]
     assert proof(lost)["missing"] == TOTAL - TOTAL % 10
-    late = Files()
-    train(late, 1, 2, 5, "keep", (0, 50), 5)
+    late = Logs()
+    train(late, batches, 1, 2, 5, "keep", (0, 50), 5)
     assert proof(late)["missing"] == 50
     assert proof(whole(), epochs=3)["missing"] == TOTAL
     with pytest.raises(SourceError, match="lacks the plan"):
@@ -151,7 +109,7 @@ def test_a_rank_or_an_attempt_without_a_log_is_found():
 
 def test_a_line_cut_by_a_death_counts_as_not_written_and_other_files_are_refused():
     files = whole()
-    name, _ = lines_of(files, 0)[-1]
+    name, _ = took_lines(files, 0)[-1]
     files[name] = files[name][:-4]
     assert proof(files)["final"] < [2, 0]
     assert proof(files)["ok"]

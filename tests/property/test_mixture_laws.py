@@ -13,16 +13,10 @@ from ingest.plan.mixture import Mix, MixtureLayout, take_rows
 from ingest.plan.pattern import Pattern, phases
 from ingest.plan.reads import gather_reads
 from ingest.plan.schedule import Schedule, Share
-from tests.plans import deliver, sizes_of
+from tests.plans import deliver, orders_up_to, sizes_of
 
 STOPS = ("first_exhausted", "all_exhausted", "steps")
-orders = st.builds(
-    Order,
-    seed=st.integers(0, 2**63 - 1),
-    shuffle=st.sampled_from(["none", "window", "full"]),
-    lanes=st.integers(0, 4).map(lambda k: 2**k),
-    interleave=st.integers(1, 4),
-)
+orders = orders_up_to(lanes=16, interleave=4)
 sources = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_size=1, max_size=4)
 weights = st.sampled_from([1, 2, 3, 10, 0.5, 0.1, 2.5, 1 / 3])
 worlds, batches = st.integers(1, 4), st.integers(1, 20)

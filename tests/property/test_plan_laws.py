@@ -9,16 +9,10 @@ from hypothesis import strategies as st
 from ingest.plan.lanes import bit_reversal, lane_starts, positions, rows_before
 from ingest.plan.layout import EpochLayout, Order, piece_rows, window_order
 from ingest.plan.schedule import Schedule, Share
-from tests.plans import deliver, first_ids
+from tests.plans import deliver, first_ids, orders_up_to, units_up_to
 
-units = st.lists(st.integers(1, 60), min_size=1, max_size=25).map(lambda rows: np.array(rows, np.int64))
-orders = st.builds(
-    Order,
-    seed=st.integers(0, 2**63 - 1),
-    shuffle=st.sampled_from(["none", "window", "full"]),
-    lanes=st.integers(0, 6).map(lambda k: 2**k),
-    interleave=st.integers(1, 6),
-)
+units = units_up_to(rows=60, count=25)
+orders = orders_up_to(lanes=64, interleave=6)
 worlds = st.integers(1, 6)
 batches = st.integers(1, 25)
 

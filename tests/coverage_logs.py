@@ -1,0 +1,70 @@
+"""Coverage logs as the ranks of a run would leave them, written without one; proven, and damaged line by line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingest.loader.coverage import CoverageLog, Header, decode_log
+from ingest.loader.planned import PlanFacts
+from ingest.loader.proof import prove
+from ingest.plan.layout import Order
+from ingest.plan.schedule import Share
+
+ROWS = np.array([7, 40, 3, 25, 11, 30], np.int64)
+PLAN = PlanFacts("d", Order(5, "window", 4, 2), ROWS, np.cumsum(ROWS) - ROWS, {})
+TOTAL = int(ROWS.sum())
+
+
+class Logs(dict):
+    """What the files of all attempts hold, by their names.
+
+    Args:
+        bucketed: the batches are of rows of like lengths.
+    """
+
+    def __init__(self, *, bucketed=False):
+        super().__init__()
+        self._bucketed = bucketed
+
+    def rank(self, attempt, share):
+        began = float(attempt)
+        header = Header(f"attempt{attempt}", share.rank, share.world_size, share.batch, share.last, PLAN.name, began)
+        return CoverageLog(header, None, self.__setitem__, bucketed=self._bucketed)
+
+
+def train(files, batches, attempt, world, batch, last, start, steps, behind=()):
+    """All ranks take `steps` steps from a place; those in `behind` one less. Returns the place after each step.
+
+    `batches` gives the batches of a share from a place on, each with the place after it.
+    """
+    places = []
+    for rank in range(world):
+        share = Share(rank, world, batch, last)
+        log = files.rank(attempt, share)
+        log.turn(*start)
+        taken = batches(share, *start)
+        for step in range(steps - (rank in behind)):
+            given, place = next(taken)
+            log.add(given, TOTAL)
+            if step % 3 == 1:
+                log.flush(last=True)
+            if rank == 0:
+                places.append(place)
+        log.flush(last=True)
+    return [start, *places]
+
+
+def proof(files, **options):
+    return prove(list(decode_log(files)), {PLAN.name: PLAN}, **options)
+
+
+def took_lines(files, rank):
+    """(name, number) of each line in which a rank says what it took."""
+    names = sorted(name for name in files if f"rank{rank:05d}-" in name)
+    return [(name, i) for name in names for i, line in enumerate(files[name].splitlines()) if b"took" in line]
+
+
+def change(files, rank, number, edit):
+    """Put what `edit` makes of a file's lines, given with the place of one of `took_lines`, in their place."""
+    name, i = took_lines(files, rank)[number]
+    files[name] = b"".join(line + b"\n" for line in edit(files[name].splitlines(), i))
