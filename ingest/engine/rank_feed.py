@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
 import time
@@ -15,24 +14,20 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
-import numpy as np
-import pyarrow as pa
 import ray
-from numpy.typing import NDArray
 
-from ingest.augment.collate import collate
 from ingest.engine import cluster, gcs
 from ingest.engine.augmentation import Augmentation
 from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
 from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Job, Taken, Waiting
+from ingest.engine.joining import Joiner
 from ingest.engine.own import own_augmentation
-from ingest.engine.replace import BAD, collate_healthy, is_marked, without_marks
+from ingest.engine.replace import identified
 from ingest.errors import ClusterError, IngestError, StageError
-from ingest.loader.arranged import MOST_BATCHES, Arranged, Part, join_run, run_length
+from ingest.loader.arranged import MOST_BATCHES
 from ingest.manifest.listing import seems_tfrecord
 from ingest.manifest.model import Manifest
 from ingest.plan.schedule import Chunk
-from ingest.read.arranged import SAMPLE_ID
 from ingest.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -95,9 +90,6 @@ class RankFeed:
         self._manifest: Manifest | None = None
         self._config: FeedConfig | None = None
         self._at: tuple[int, int, Chunk | None] = (0, 0, None)  # epoch, position, chunk after the last batch received
-        self._tables: dict[int, pa.Table] = {}
-        self._opened: dict[int, Arranged] = {}
-        self._joined: deque[dict[str, Any]] = deque()  # batches that were made with the last one
         self._asked: SimpleQueue[tuple[ray.ObjectRef, Future[_Dispatched]] | None] = SimpleQueue()
         self.submit_cpu_s = 0.0  # processor time of the submitting thread
         self._results: list[dict[str, Any] | IngestError] = []
@@ -121,6 +113,7 @@ class RankFeed:
             except BaseException:
                 self.close()
                 raise
+        self._joiner = Joiner(own=self._own)
 
     @property
     def feeder(self) -> Any:
@@ -167,7 +160,8 @@ class RankFeed:
 
     def configure(self, manifest: Manifest, manifest_ref: ray.ObjectRef, config: FeedConfig) -> None:
         """Tell the feeder what there is and how to feed; before the first `start`."""
-        self._manifest, self._config, self._arranged = manifest, config, config.arranged
+        self._manifest, self._config = manifest, config
+        self._joiner.arranged = config.arranged
         configure = self._feeder.configure.options(concurrency_group="control")
         try:
             self._ask(configure.remote(manifest_ref, config, self._augmenters))
@@ -188,9 +182,7 @@ class RankFeed:
         with self._lock:
             self._stale |= self._calls
             self._calls.clear()
-        self._tables.clear()
-        self._opened.clear()
-        self._joined.clear()
+        self._joiner.clear()
         start = self._feeder.start.options(concurrency_group="control")
         self._ask(start.remote(self._generation, *self._at))
 
@@ -337,7 +329,7 @@ class RankFeed:
         if isinstance(arrays, IngestError):
             self.locate(arrays)
             raise arrays
-        return self._identified(arrays, job.sample_ids)
+        return identified(arrays, job.sample_ids)
 
     def _forget(self, call: ray.ObjectRef) -> None:
         """A call whose result is here, and those of an earlier start that have ended, need not be waited for."""
@@ -347,78 +339,26 @@ class RankFeed:
                 ended, _ = ray.wait(list(self._stale), num_returns=len(self._stale), timeout=0, fetch_local=False)
                 self._stale.difference_update(ended)
 
-    @staticmethod
-    def _identified(arrays: dict[str, Any], ids: NDArray[np.int64]) -> dict[str, Any]:
-        """With the ids of what stands there, those of donors where samples are bad."""
-        if BAD in arrays:
-            ids = ids.copy()
-            ids[[bad.slot for bad in arrays[BAD]]] = ids[[bad.donor for bad in arrays[BAD]]]
-        return {**arrays, SAMPLE_ID: ids}
-
     def _join(self, taken: Taken, job: Job, behind: _Dispatched) -> dict[str, Any]:
-        """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far.
-
-        Args:
-            taken: of the batch.
-            job: of the batch.
-            behind: what the feeder says of the next batches; those that go on where this one ends are joined with it.
-        """
-        if self._joined:
-            return self._joined.popleft()
+        """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far."""
+        if (made := self._joiner.made()) is not None:
+            return made
         for key, refs in taken.tables:
             with self._waits("transfer"):
                 blocks = self._ask(refs)
-            table = without_marks(blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks))
-            self._tables[key] = table
-            if self._arranged and not is_marked(table):
-                self._opened[key] = Arranged(table)
-        jobs = [job, *self._next_jobs(behind)]
+            self._joiner.hold(key, blocks)
         try:
-            return self._collated(jobs)
+            return self._joiner.batch(job, self._next_jobs(behind))
         except IngestError as error:
             self.locate(error)
             raise
-        finally:
-            for each in jobs[: 1 + len(self._joined)]:
-                for key in each.drops:
-                    self._tables.pop(key, None)
-                    self._opened.pop(key, None)
 
     def _next_jobs(self, behind: _Dispatched) -> Iterator[Job]:
         """Of the next batches, as long as they need no other tables."""
-        for taken, _, _ in behind[: MOST_BATCHES - 1] if self._arranged else ():
+        for taken, _, _ in behind[: MOST_BATCHES - 1] if self._joiner.arranged else ():
             if not isinstance(taken, Taken) or taken.tables:
                 return
             yield Job.unpack(taken.job)
-
-    def _parts(self, job: Job) -> list[Part]:
-        """Where a job's rows lie; nothing where a table is not arranged."""
-        if not all(gather.key in self._opened for gather in job.gathers):
-            return []
-        return [(self._opened[gather.key], gather.rows) for gather in job.gathers]
-
-    def _collated(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The first job's arrays; those that were made with them are kept."""
-        job = jobs[0]
-        found = list(itertools.takewhile(bool, map(self._parts, jobs)))
-        if self._arranged and found:
-            run = found[: run_length(found)]
-            try:
-                self._joined.extend(join_run(run))
-            except IngestError:
-                if len(run) == 1:
-                    raise
-                self._joined.extend(join_run(run[:1]))  # the batch that it spoils says so when it comes
-            return self._joined.popleft()
-        if self._own is not None:
-            return self._identified(self._own(job, self._tables), job.sample_ids)
-        pieces, ids = job.pieces(self._tables), job.sample_ids
-        if not any(is_marked(table) for table, _ in pieces):
-            arrays = collate(pieces)
-            return arrays if self._arranged else {**arrays, SAMPLE_ID: ids}
-        if self._arranged:
-            ids = collate([(table.select([SAMPLE_ID]), rows) for table, rows in pieces])[SAMPLE_ID]
-        return self._identified(collate_healthy(pieces, ids), ids)
 
     def counters(self) -> dict[str, Any]:
         """The feeder's and the augmentation actors' totals; the last known ones where an actor is being replaced."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.engine.jobs import Job
 from ingest.errors import SampleError
+from ingest.read.arranged import SAMPLE_ID
 from ingest.read.mark import MARK
 
 BAD = "__bad__"  # beside the arrays of a batch: its list of `Bad`, where there are any
@@ -147,6 +148,14 @@ def described(messages: Mapping[int, str], sample_ids: NDArray[np.int64], heads:
         Bad(slot, int(source[slot]), int(sample_ids[slot]), messages[slot], heads.get(slot, b""))
         for slot in sorted(messages)
     ]
+
+
+def identified(arrays: dict[str, Any], ids: NDArray[np.int64]) -> dict[str, Any]:
+    """The arrays with the ids of what stands there, those of donors where samples are bad; int64 (rows,)."""
+    if BAD in arrays:
+        ids = ids.copy()
+        ids[[bad.slot for bad in arrays[BAD]]] = ids[[bad.donor for bad in arrays[BAD]]]
+    return {**arrays, SAMPLE_ID: ids}
 
 
 def heads(pieces: Pieces, column: str, slots: Collection[int]) -> dict[int, bytes]:
