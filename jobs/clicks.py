@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.errors import SchemaError
-from jobs.models import Learnt, Parameters
+from jobs.models import Learnt, Parameters, load_torch
 
 NUMBERS, CATEGORIES = (
     13,
@@ -69,8 +69,7 @@ class ClickNet:
     """An embedding for each category, the mean of the history's, and a network of one hidden layer, in torch."""
 
     def __init__(self) -> None:
-        import torch
-
+        torch = load_torch()
         torch.manual_seed(0)  # every rank begins alike
         torch.set_num_threads(1)
         nn = torch.nn

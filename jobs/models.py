@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,6 +75,21 @@ def coarse(images: NDArray[Any]) -> NDArray[np.float32]:
     return np.concatenate([seen, np.ones((rows, 1), np.float32)], axis=1)
 
 
+def load_torch() -> Any:
+    """PyTorch, loaded in a working directory that is there.
+
+    Where several raylets share a machine, each unpacks a job's files over what the others have unpacked, and takes the
+    directory of processes that run there away. oneMKL, inside torch, ends a process that has none.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir(Path(__file__).parents[1])
+    import torch
+
+    return torch
+
+
 class Net:
     """Two convolutions and a linear layer in torch.
 
@@ -81,8 +98,7 @@ class Net:
     """
 
     def __init__(self, classes: int) -> None:
-        import torch
-
+        torch = load_torch()
         torch.manual_seed(0)  # every rank begins alike
         torch.set_num_threads(1)
         nn = torch.nn

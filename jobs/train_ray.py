@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.fs
 import ray
 import ray.train
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ingest.engine import cluster
 from ingest.errors import IngestError, StageError
@@ -23,7 +23,7 @@ from ingest.spec import Storage
 from ingest.storage.filesystem import split_url
 from jobs.coverage import Coverage, line, result
 from jobs.learner import Learner, Run, Task
-from jobs.models import Parameters, average
+from jobs.models import Parameters, average, load_torch
 from jobs.saved import State, Store, pack, unpack
 
 CHECKPOINT = "state"
@@ -159,6 +159,7 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
 def _kind(task: Task) -> Any:
     if task.kind != "torch":
         return DataParallelTrainer
+    load_torch()
     from ray.train.torch import TorchTrainer
 
     return TorchTrainer

@@ -262,8 +262,12 @@ def _processes():
 
 
 @pytest.mark.slow
-def test_ray_train_goes_on_from_its_checkpoint_when_a_worker_dies(folder, spec):
-    options = ["--runner", "ray-train", "--epochs", "2", "--step-ms", "200", "--save-every", "3", *SMALL]
+@pytest.mark.parametrize("model", ["numpy", "torch"])
+def test_ray_train_goes_on_from_its_checkpoint_when_a_worker_dies(folder, spec, model):
+    if model == "torch":
+        pytest.importorskip("torch")
+    options = ["--runner", "ray-train", "--epochs", "2", "--step-ms", "200", "--save-every", "3"]
+    options += ["--classes", "2", "--model", model]
     state = folder / "runs"
     with cluster_of(folder, token=True, cpus=3) as nodes:
         nodes.add(cpus=2)
