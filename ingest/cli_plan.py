@@ -19,7 +19,7 @@ from ingest.plan.resolve import check_share, cost, resolve
 from ingest.plan.schedule import Share
 from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
 from ingest.plan.waste import estimate
-from ingest.session_choices import READ_AHEAD, STORE_SHARE, bucketing_of, wanted
+from ingest.session_choices import READ_AHEAD, bucketing_of, check_memory, memory_of, wanted
 from ingest.spec import Spec
 
 SHOWN = 100  # damaged places, each with its file, record and byte
@@ -112,11 +112,13 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
     mix = mix_of(spec, manifest, share.global_batch)
     units, rows = manifest.units, epoch_rows(manifest, mix)
     sizes = UnitSizes(units.bytes, units.memory_bytes)
-    memory = int(have.object_store_bytes * STORE_SHARE / world_size) or None
+    allowed = memory_of(spec, have.object_store_bytes, world_size)
+    memory = allowed.blocks_bytes
     order = resolve(wanted(spec), units.rows, sizes, world_size, memory, mix)
     ops = spec.augment.pipeline
     result_bytes = max(8, output_bytes(ops) if ops else row_bytes(manifest, mix))
     check_share(share, rows, result_bytes, have.object_store_bytes)
+    check_memory(spec, allowed, share.batch * result_bytes, int(units.memory_bytes.max()))
     layout = layout_of(units.rows, order, 0, mix)
     costs = cost(layout, sizes, world_size, share.batch, share.last)
     window_bytes = min(int(spec.order.window_bytes), (memory or int(spec.order.window_bytes) * 2) // 2)

@@ -20,7 +20,7 @@ from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import Cost, check_share, cost, resolve
 from ingest.plan.schedule import Share
-from ingest.session_choices import READ_AHEAD, STORE_SHARE, prefetch_depth, wanted
+from ingest.session_choices import READ_AHEAD, memory_of, prefetch_depth, wanted
 from ingest.simulate.machine import Machine
 from ingest.simulate.rank import Way
 from ingest.simulate.run import Job, Outcome, fit, simulate
@@ -104,7 +104,8 @@ def job_of(
         raise SpecError("simulate knows one source in plain batches: no sources with weights, no batch.bucket_by")
     share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
     rows, nodes = int(data.unit_rows.sum()), machine.trainer_nodes + machine.reader_nodes
-    memory = int(nodes * store_bytes * STORE_SHARE / world_size) or None
+    allowed = memory_of(spec, nodes * store_bytes, world_size)
+    memory = allowed.blocks_bytes
     order = resolve(wanted(spec), data.unit_rows, data.sizes, world_size, memory)
     ops = spec.augment.pipeline
     row_bytes = max(8, output_bytes(ops) if ops else data.row_bytes)
@@ -117,7 +118,7 @@ def job_of(
         readers=readers_for(cpus, spec.read.cpus, world_size) if spec.read.readers == "auto" else spec.read.readers,
         first_readers=max(1, int(cpus / spec.read.cpus) // 2),
         budget_bytes=int(window_bytes * READ_AHEAD),
-        depth=prefetch_depth(spec, share.batch, row_bytes),
+        depth=prefetch_depth(spec, share.batch, row_bytes, allowed.batches_bytes),
         actors=actors,
         threads=max(1, machine.trainer_cores // (ranks_here * actors))
         if spec.augment.threads == "auto"

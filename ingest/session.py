@@ -42,14 +42,15 @@ from ingest.read.lengths import check_column
 from ingest.read.windows import ReadOptions
 from ingest.session_choices import (
     READ_AHEAD,
-    STORE_SHARE,
     arranged,
     batch_row_bytes,
     bucketing_of,
     call_batches,
+    check_memory,
     chunk_bytes,
     decoded_bytes,
     decoding_of,
+    memory_of,
     prefetch_depth,
     wanted,
 )
@@ -96,7 +97,7 @@ class Loader:
         have = cluster.resources()
         cluster.check(self.spec, have, self.world_size)
         self._epochs = epochs
-        self._memory_bytes = int(have.object_store_bytes * STORE_SHARE / self.world_size) or None
+        self._memory = memory_of(self.spec, have.object_store_bytes, self.world_size)
         self._gpu = gpu = cluster.uses_gpu(self.spec, have, self.world_size)
         try_functions(self.spec.augment, gpu=gpu)
         listing = (
@@ -158,10 +159,11 @@ class Loader:
         self._sizes = UnitSizes(manifest.units.bytes, manifest.units.memory_bytes)
         mix = mix_of(spec, manifest, self._share.global_batch)
         unit_rows = manifest.units.rows
-        order = resolve(wanted(spec), unit_rows, self._sizes, self.world_size, self._memory_bytes, mix)
+        order = resolve(wanted(spec), unit_rows, self._sizes, self.world_size, self._memory.blocks_bytes, mix)
         self._rows, self._mean_bytes = epoch_rows(manifest, mix), row_bytes(manifest, mix)
         self._row_bytes = batch_row_bytes(spec, self._mean_bytes)
         check_share(self._share, self._rows, self._row_bytes, cluster.resources().object_store_bytes)
+        check_memory(spec, self._memory, self._share.batch * self._row_bytes, int(manifest.units.memory_bytes.max()))
         self._empty_lists = empty_lists(manifest.schema, spec.batch.ragged)
         self._cpus = cpus
         self._holder: list[Prefetcher] = []
@@ -170,16 +172,17 @@ class Loader:
     def _configure(self, order: Order, mix: Mix | None) -> None:
         spec, manifest = self.spec, self._found.manifest
         auto_readers = cluster.readers_for(self._cpus, spec.read.cpus, self.world_size)
-        window_bytes = min(spec.order.window_bytes, (self._memory_bytes or spec.order.window_bytes * 2) // 2)
+        memory_bytes = self._memory.blocks_bytes
+        window_bytes = min(spec.order.window_bytes, (memory_bytes or spec.order.window_bytes * 2) // 2)
         bucketing, decoding, budget_bytes = bucketing_of(spec), decoding_of(spec, self._mean_bytes), 0
         if bucketing is not None:
             each = self._mean_bytes + (0 if decoding is None else decoding.row_bytes)
-            budget_bytes = chunk_bytes(bucketing, order, self._share, each, self._memory_bytes)
+            budget_bytes = chunk_bytes(bucketing, order, self._share, each, memory_bytes)
         if decoding is not None:
             rows = min(window_bytes // max(1, self._mean_bytes), manifest.rows)
             each = decoding.row_bytes + self._mean_bytes
-            window_bytes = decoded_bytes(rows, each, self.world_size, self._memory_bytes)
-        budget_bytes += int(window_bytes * READ_AHEAD)
+            window_bytes = decoded_bytes(rows, each, self.world_size, memory_bytes)
+        budget_bytes = min(budget_bytes + int(window_bytes * READ_AHEAD), memory_bytes or sys.maxsize)
         self._order, self._mix = order, mix
         self._rows = epoch_rows(manifest, mix)
         self._config = FeedConfig(
@@ -193,7 +196,7 @@ class Loader:
             budget_bytes=budget_bytes,
             arranged=arranged(spec, self._mean_bytes),
             epochs=self._epochs,
-            depth=prefetch_depth(spec, self._share.batch, self._row_bytes),
+            depth=prefetch_depth(spec, self._share.batch, self._row_bytes, self._memory.batches_bytes),
             bucketing=bucketing,
             mix=mix,
             decoding=decoding,

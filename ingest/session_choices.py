@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from ingest.engine.hosts import CALLS_AT_A_TIME
 from ingest.engine.jobs import Decoding
 from ingest.errors import PlanError
@@ -13,9 +16,10 @@ from ingest.plan.resolve import Wanted
 from ingest.plan.schedule import Share
 from ingest.spec import Spec
 
-STORE_SHARE = 0.6  # of the object store may hold encoded blocks of all ranks; the rest is for batches
+BLOCKS_SHARE = 0.6  # of a rank's memory is for blocks; the rest is for batches
 READ_AHEAD = 1.5  # encoded bytes held, as a multiple of the windows open
 PREFETCH_BYTES, PREFETCH_MOST, PREFETCH_LEAST = 128 << 20, 32, 3
+LEAST_BATCHES = 2  # one in the trainer's hands and one on its way
 PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
 CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
 OPEN_SIZE_FACTOR = 12  # pixels, of encoded bytes, where no op gives images a size: JPEGs of photographs are near it
@@ -35,20 +39,85 @@ def wanted(spec: Spec) -> Wanted:
     )
 
 
-def prefetch_depth(spec: Spec, batch: int, row_bytes: int) -> int:
+@dataclass(frozen=True)
+class Memory:
+    """What a rank may hold in the object store; None where the store's size is not known.
+
+    Attributes:
+        blocks_bytes: of reads under way, and of tables that batches are still to be made of.
+        batches_bytes: of batches, from the call that makes one to the trainer's next step.
+    """
+
+    blocks_bytes: int | None
+    batches_bytes: int | None
+
+
+def memory_of(spec: Spec, store_bytes: int, world_size: int) -> Memory:
+    """A rank's memory, by `loader.memory_bytes` or its share of the object store.
+
+    Args:
+        spec: says how much, or `auto`.
+        store_bytes: of the whole cluster; 0 where that is not known.
+        world_size: ranks.
+
+    Raises:
+        PlanError: the ranks together may hold more than there is.
+    """
+    asked = spec.loader.memory_bytes
+    each = store_bytes // world_size if asked == "auto" else int(asked)
+    if asked != "auto" and 0 < store_bytes < each * world_size:
+        raise PlanError(
+            f"loader.memory_bytes of {each} on each of {world_size} ranks is {each * world_size} bytes, and the "
+            f"cluster's object store has {store_bytes}",
+            hint="Lower it, or give Ray a larger object store",
+        )
+    blocks = int(each * BLOCKS_SHARE)
+    return Memory(blocks or None, each - blocks or None)
+
+
+def check_memory(spec: Spec, memory: Memory, batch_bytes: int, unit_bytes: int) -> None:
+    """Refuse a `loader.memory_bytes` that cannot hold what the smallest step needs.
+
+    Args:
+        spec: may say it.
+        memory: that it gives.
+        batch_bytes: of a batch.
+        unit_bytes: of the largest unit, in memory.
+
+    Raises:
+        PlanError: with what is needed and what there is.
+    """
+    if spec.loader.memory_bytes == "auto":
+        return
+    count = LEAST_BATCHES if spec.loader.prefetch_batches == "auto" else spec.loader.prefetch_batches
+    for what, need, have, share in (
+        (f"{count} batches take", count * batch_bytes, memory.batches_bytes or 0, 1 - BLOCKS_SHARE),
+        ("the largest unit takes", unit_bytes, memory.blocks_bytes or 0, BLOCKS_SHARE),
+    ):
+        if need > have:
+            raise PlanError(
+                f"loader.memory_bytes is {spec.loader.memory_bytes}, of which {share:.0%} are for this: {what} about "
+                f"{need} bytes, and may take {have}",
+                hint=f"Give it {math.ceil(need / share)}, or use smaller batches or row groups",
+            )
+
+
+def prefetch_depth(spec: Spec, batch: int, row_bytes: int, batches_bytes: int | None = None) -> int:
     """Batches kept ahead: as many as a fixed number of bytes holds, and enough to keep every decoder busy.
 
     Args:
         spec: says how many, or `auto`.
         batch: rows of a batch.
         row_bytes: about what a row of a batch takes.
+        batches_bytes: that they may take, see `Memory`.
     """
     if spec.loader.prefetch_batches != "auto":
         return spec.loader.prefetch_batches
+    most = PREFETCH_MOST_SMALL if batches_bytes is None else max(LEAST_BATCHES, batches_bytes // (row_bytes * batch))
     busy = CALLS_AT_A_TIME * spec.augment.actors + 2 if spec.augment.pipeline else PREFETCH_LEAST
     batch_bytes = row_bytes * batch
     small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
-    return max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes))
+    return min(most, max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes)))
 
 
 def call_batches(spec: Spec, batch: int) -> int:

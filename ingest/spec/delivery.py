@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 
 from ingest.spec.section import Amount, Auto, Count, Fraction, Section
 
@@ -14,6 +14,9 @@ class LoaderOptions(Section):
 
     framework: Literal["numpy", "torch", "jax", "tf"] = Field("numpy", description="what arrays the trainer receives")
     prefetch_batches: Count | Auto = Field("auto", description="ready batches kept ahead of the trainer")
+    memory_bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] | Auto = Field(
+        "auto", description="that a rank's blocks and ready batches may take; auto: its share of the object store"
+    )
     timeout_s: Amount = Field(300.0, description="no batch for so long is an error that says what is waited for")
     log: str | None = Field(
         None, description="a folder, any fsspec URL, that keeps what each rank was given, for `ingest verify --log`"

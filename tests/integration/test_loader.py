@@ -283,3 +283,21 @@ def test_the_report_names_a_stage_and_counts(numbers):
     assert report["first_batch_s"] > 0
     assert report["verdict"].split(":")[0] in {"trainer", "read", "augment", "transfer"}
     assert report["peak_rss_bytes"] > 1 << 20
+
+
+def test_a_rank_holds_no_more_than_its_memory_and_the_order_is_that_of_the_same_lanes(numbers):
+    values = spec(numbers, batch={"size": 4}, order={"lanes": 2, "interleave": 2})
+    most = 8 << 10  # half of the data
+    found = []
+    for memory in ("auto", most):
+        with ingest.Loader({**values, "loader": {"memory_bytes": memory}}, 0, 1, epochs=1, cache_dir=None) as loader:
+            epoch, held = epoch_of([loader]), loader.report()
+            found.append(by_position(epoch))
+    assert found[0] == found[1]
+    assert len(found[0]) == 1008
+    assert held["budget_bytes"] <= 0.6 * most
+
+
+def test_a_memory_that_holds_no_step_is_refused_before_anything_is_read(numbers):
+    with pytest.raises(PlanError, match=r"loader.memory_bytes is 1024, of which 60% are for this: the largest unit"):
+        ingest.Loader(spec(numbers, loader={"memory_bytes": "1KiB"}, batch={"size": 4}), 0, 1, cache_dir=None)
