@@ -313,7 +313,7 @@ class Loader:
     def _start(self) -> Prefetcher:
         if self._prefetcher is None:
             self._bulletin.compare("start from", self._place(self._epoch, self._position, self._chunk))
-            self._records.turn(self._order, self._epoch, self._position, self._chunk)
+            self._records.turn(self._order, self._mix, self._epoch, self._position, self._chunk)
             self._feed.start(self._epoch, self._position, self._chunk)
             self._prefetcher = Prefetcher(self._feed, self._config.depth, self._finish, self._tally.timings)
             self._holder.append(self._prefetcher)

@@ -18,6 +18,7 @@ from ingest.loader.quarantine import SUFFIX, Quarantine, Record, decode
 from ingest.loader.state import Facts
 from ingest.manifest.model import Manifest
 from ingest.plan.layout import Order
+from ingest.plan.mixture import Mix
 from ingest.plan.schedule import Chunk, Share
 from ingest.spec import Spec, fingerprint
 from ingest.storage.filesystem import open_filesystem, write_file
@@ -106,16 +107,16 @@ class Records:
         if self._quarantine is not None and position:
             self._quarantine.resume(epoch)
 
-    def turn(self, order: Order, epoch: int, position: int, chunk: Chunk | None) -> None:
-        """The rank goes on from a position, in that order."""
+    def turn(self, order: Order, mix: Mix | None, epoch: int, position: int, chunk: Chunk | None) -> None:
+        """The rank goes on from a position, in that order and, of several sources, that mixture."""
         if self._spec.loader.log is None:
             return
         if self._log is None:
-            self._log = self._open_log(self._spec.loader.log, order)
+            self._log = self._open_log(self._spec.loader.log, order, mix)
         self._log.turn(epoch, position, chunk)
 
-    def _open_log(self, url: str, order: Order) -> CoverageLog:
-        storage, facts = storage_for(url, self._spec.inputs), plan_facts(self._manifest, order)
+    def _open_log(self, url: str, order: Order, mix: Mix | None) -> CoverageLog:
+        storage, facts = storage_for(url, self._spec.inputs), plan_facts(self._manifest, order, mix)
         file = join(url, f"{facts.name}{PLAN_SUFFIX}")
         if open_filesystem(file, storage).info(file) is None:
             write_file(file, facts.encode(), storage)
@@ -144,8 +145,8 @@ class Records:
             self._log.flush(last=last)
 
 
-def plan_facts(manifest: Manifest, order: Order) -> PlanFacts:
+def plan_facts(manifest: Manifest, order: Order, mix: Mix | None) -> PlanFacts:
     """What a coverage log keeps of the plan, so that positions can be turned into ids without the data."""
     rows = {unit: manifest.unit_rows(unit) for unit in range(len(manifest.units))}
     kept = {unit: each for unit, each in rows.items() if not isinstance(each, slice)}
-    return PlanFacts(manifest.digest, order, manifest.units.rows, manifest.unit_first_id, kept)
+    return PlanFacts(manifest.digest, order, manifest.units.rows, manifest.unit_first_id, kept, mix)

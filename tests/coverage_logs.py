@@ -20,15 +20,18 @@ class Logs(dict):
 
     Args:
         bucketed: the batches are of rows of like lengths.
+        plan: of all attempts.
     """
 
-    def __init__(self, *, bucketed=False):
+    def __init__(self, *, bucketed=False, plan=PLAN):
         super().__init__()
-        self._bucketed = bucketed
+        self._bucketed, self.plan = bucketed, plan
 
     def rank(self, attempt, share):
         began = float(attempt)
-        header = Header(f"attempt{attempt}", share.rank, share.world_size, share.batch, share.last, PLAN.name, began)
+        header = Header(
+            f"attempt{attempt}", share.rank, share.world_size, share.batch, share.last, self.plan.name, began
+        )
         return CoverageLog(header, None, self.__setitem__, bucketed=self._bucketed)
 
 
@@ -45,7 +48,7 @@ def train(files, batches, attempt, world, batch, last, start, steps, behind=()):
         taken = batches(share, *start)
         for step in range(steps - (rank in behind)):
             given, place = next(taken)
-            log.add(given, TOTAL)
+            log.add(given, files.plan.rows)
             if step % 3 == 1:
                 log.flush(last=True)
             if rank == 0:
@@ -55,7 +58,7 @@ def train(files, batches, attempt, world, batch, last, start, steps, behind=()):
 
 
 def proof(files, **options):
-    return prove(list(decode_log(files)), {PLAN.name: PLAN}, **options)
+    return prove(list(decode_log(files)), {files.plan.name: files.plan}, **options)
 
 
 def took_lines(files, rank):

@@ -13,7 +13,6 @@ from ingest.loader.history import Place, Proof, Turn
 from ingest.loader.planned import PlanFacts
 from ingest.loader.took import Took
 from ingest.plan.ids import PlannedIds
-from ingest.plan.layout import EpochLayout
 from ingest.plan.schedule import Share
 
 
@@ -25,7 +24,7 @@ def check(logs: Sequence[RankLog], plans: Mapping[str, PlanFacts], proof: Proof)
             by_epoch[log.header.plan, stretch.epoch].append((log.header.rank, stretch))
     for (name, epoch), members in sorted(by_epoch.items(), key=lambda item: item[0]):
         plan = plans[name]
-        ids = PlannedIds(EpochLayout(plan.unit_rows, plan.order, epoch), plan.sample_ids)
+        ids = PlannedIds(plan.layout(epoch), plan.sample_ids)
         for rank, stretch in members:
             if not _matches(ids, plan.rows, stretch):
                 proof.mismatched += 1

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from ingest.errors import SourceError
 from ingest.plan.layout import Order
+from ingest.plan.mixture import Layout, Mix, layout_of
 
 PLAN_SUFFIX = ".plan.parquet"
 _VERSION = 1
@@ -30,6 +32,7 @@ class PlanFacts:
         order: resolved.
         unit_rows, first_id: int64 (units,): kept rows of each unit, and the id of the first row it has in its file.
         kept: unit: int64 (rows,), which of the unit's rows are kept, where they are not its first ones.
+        mix: how much of which units makes an epoch; None where an epoch is all of them once.
     """
 
     digest: str
@@ -37,10 +40,22 @@ class PlanFacts:
     unit_rows: NDArray[np.int64]
     first_id: NDArray[np.int64]
     kept: Mapping[int, NDArray[np.int64]]
+    mix: Mix | None = None
 
     @property
     def rows(self) -> int:
-        return int(self.unit_rows.sum())
+        """Of an epoch."""
+        return int(self.unit_rows.sum()) if self.mix is None else self.mix.rows
+
+    def layout(self, epoch: int) -> Layout:
+        """Of an epoch."""
+        return layout_of(self.unit_rows, self.order, epoch, self.mix)
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        """Beside the arrays."""
+        mixed = {} if self.mix is None else {"mix": asdict(self.mix)}
+        return {"digest": self.digest, "order": asdict(self.order), **mixed}
 
     def sample_ids(self, unit: int, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """The ids of a unit's rows, numbered as they are kept; all when None."""
@@ -58,7 +73,7 @@ class PlanFacts:
         values = pa.array(np.concatenate([np.zeros(0, np.int64), *listed]))
         kept = pa.LargeListArray.from_arrays(offsets, values, mask=missing)
         table = pa.table({"rows": self.unit_rows, "first_id": self.first_id, "kept": kept})
-        facts = {"version": _VERSION, "digest": self.digest, "order": asdict(self.order)}
+        facts = {"version": _VERSION, **self._choices}
         sink = io.BytesIO()
         table = table.replace_schema_metadata({_META: json.dumps(facts, sort_keys=True).encode()})
         pq.write_table(table, sink, compression="zstd")
@@ -67,7 +82,7 @@ class PlanFacts:
     @property
     def name(self) -> str:
         """Names the plan by what it says."""
-        whole = hashlib.blake2b(json.dumps([self.digest, asdict(self.order)], sort_keys=True).encode(), digest_size=8)
+        whole = hashlib.blake2b(json.dumps(list(self._choices.values()), sort_keys=True).encode(), digest_size=8)
         for array in (self.unit_rows, self.first_id, *(self.kept[unit] for unit in sorted(self.kept))):
             whole.update(array.astype("<i8").tobytes())
         return whole.hexdigest()
@@ -86,6 +101,7 @@ def decode_plan(name: str, data: bytes) -> PlanFacts:
         kept = {unit: lists[unit].values.to_numpy() for unit in range(len(lists)) if lists[unit].is_valid}
         order = Order(**facts["order"])
         rows, first = (table[column].to_numpy() for column in ("rows", "first_id"))
-        return PlanFacts(str(facts["digest"]), order, rows, first, kept)
+        mix = Mix(**{name: tuple(of_each) for name, of_each in facts["mix"].items()}) if "mix" in facts else None
+        return PlanFacts(str(facts["digest"]), order, rows, first, kept, mix)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise SourceError(f"not a plan of a coverage log: {error}", path=name) from error

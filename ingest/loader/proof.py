@@ -19,7 +19,6 @@ from ingest.loader.coverage import RankLog, Stretch, digest_of
 from ingest.loader.history import Place, Proof, Turn, descent, final_place, turns
 from ingest.loader.planned import PlanFacts
 from ingest.plan.ids import PlannedIds, run_positions
-from ingest.plan.layout import EpochLayout
 from ingest.plan.schedule import Schedule, Share
 
 
@@ -116,7 +115,7 @@ def _cover(turn: Turn, start: Place, end: Place, plan: PlanFacts, proof: Proof) 
     ]
     while (epoch, position) < end:
         until = end[1] if epoch == end[0] else rows
-        layout = EpochLayout(plan.unit_rows, plan.order, epoch)
+        layout = plan.layout(epoch)
         dropped = shares[0].dropped(rows - position) if until == rows else 0
         proof.dropped += dropped
         proof.expected += max(0, until - position - dropped)
@@ -177,7 +176,7 @@ def _check_digests(logs: Sequence[RankLog], plans: Mapping[str, PlanFacts], proo
             by_epoch[log.header.plan, stretch.epoch].append((log, stretch))
     for (name, epoch), members in sorted(by_epoch.items(), key=lambda item: item[0]):
         plan = plans[name]
-        ids = PlannedIds(EpochLayout(plan.unit_rows, plan.order, epoch), plan.sample_ids)
+        ids = PlannedIds(plan.layout(epoch), plan.sample_ids)
         for log, stretch in members:
             header = log.header
             share = Share(header.rank, header.world_size, header.batch, header.last)

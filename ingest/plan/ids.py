@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.plan.lanes import LaneRows, bit_reversal, by_window, positions
-from ingest.plan.layout import EpochLayout, piece_rows, window_order
+from ingest.plan.lanes import LaneRows, bit_reversal, positions
+from ingest.plan.layout import piece_rows, window_order
+from ingest.plan.mixture import Layout, MixtureLayout
 
 KEPT_WINDOWS = 256  # a rank has about as many open as lanes, and goes through each once
 
@@ -24,12 +25,12 @@ class PlannedIds:
         sample_ids: of a unit and some of its rows (all when None), numbered as the layout numbers them.
     """
 
-    def __init__(self, layout: EpochLayout, sample_ids: SampleIds) -> None:
+    def __init__(self, layout: Layout, sample_ids: SampleIds) -> None:
         self.layout, self._sample_ids = layout, sample_ids
         self._windows: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
 
     def of(self, runs: LaneRows) -> NDArray[np.int64]:
-        """Int64 (rows,): the ids of runs of lane rows, in their order."""
+        """Int64 (rows,): ids of runs of lane rows, as they are delivered: of a mixture, source by source in a run."""
         out = [np.zeros(0, np.int64)]
         for lane, start, count in zip(runs.lane.tolist(), runs.start.tolist(), runs.count.tolist(), strict=True):
             stretches, _ = self.layout.stretches(lane, start, start + count)
@@ -40,14 +41,25 @@ class PlannedIds:
         """Int64 (rows,): the ids of the rows at some places of the epoch, in their order."""
         lanes = self.layout.order.lanes
         lane, row = bit_reversal(lanes)[places % lanes], places // lanes
-        out = [np.zeros(0, np.int64)]
-        for some in np.split(np.arange(len(places)), np.flatnonzero(np.diff(lane)) + 1):
-            if len(some):
-                number = int(lane[some[0]])
-                starts = self.layout.lane(number).row_start
-                for window, rows in by_window(row[some], starts):
-                    out.append(self._window(number, window)[rows - starts[window]])
-        return np.concatenate(out)
+        out = np.zeros(len(places), np.int64)
+        for number in np.unique(lane).tolist():
+            of_lane = lane == number
+            rows, which = np.unique(row[of_lane], return_inverse=True)
+            out[of_lane] = self._rows(number, rows)[which]
+        return out
+
+    def _rows(self, lane: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Int64 (rows,): the ids of some rows of a lane, sorted and each once."""
+        ids = np.zeros(len(rows), np.int64)
+        if isinstance(self.layout, MixtureLayout):
+            found, places = self.layout.picked(lane, rows)
+            ids[places] = np.concatenate([self._window(lane, window)[inside] for window, inside in found])
+            return ids
+        starts = self.layout.lane(lane).row_start
+        home = np.searchsorted(starts, rows, side="right") - 1
+        for window in np.unique(home).tolist():
+            ids[home == window] = self._window(lane, window)[rows[home == window] - starts[window]]
+        return ids
 
     def _window(self, lane: int, window: int) -> NDArray[np.int64]:
         key = (lane, window)

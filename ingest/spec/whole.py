@@ -55,8 +55,6 @@ class Spec(Section):
             raise ValueError("sources: give at least one of them a weight above 0")
         if self.sources is None and self.mix != Mixing():
             raise ValueError("mix: is of several sources, and there is one")
-        if self.sources is not None and self.loader.log is not None:
-            raise ValueError("loader.log: is not there yet for several sources; leave it out")
         named = [source.columns for source in self.inputs]
         for i, columns in enumerate(named):
             if columns is not None and named[0] is not None and set(columns) != set(named[0]):

@@ -79,14 +79,22 @@ def check_passes(first, rest):
     assert (times[690:] == 1).all()
 
 
-def test_rows_come_once_a_pass_across_a_resume_on_another_world(folders):
+def check_log(folder):
+    """It proves the first epoch."""
+    done = CliRunner().invoke(cli.app, ["verify", "--log", str(folder), "--epochs", "1", "--json", "-"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["ok"], told["expected"], told["delivered"]) == (0, True, 2000, 2000), told
+
+
+def test_rows_come_once_a_pass_across_a_resume_on_another_world_and_the_log_proves_it(folders, tmp_path):
     # c is used up last: 200 rows are a tenth of 2,000. Of b, 80 rows pass the filter.
-    spec = mixture(folders, order={"lanes": 8})
+    spec = mixture(folders, order={"lanes": 8}, loader={"log": str(tmp_path)})
     first, state, sources = epoch(spec, 2, steps=7)
     assert [(one["epoch_rows"], one["first_id"]) for one in sources] == [(1200, 0), (600, 600), (200, 690)]
     assert [one["passes"] for one in sources] == [2, 7.5, 1]
     rest, _, _ = epoch({**spec, "batch": {"size": 100, "last": "keep"}}, 1, state)
     check_passes(first, rest)
+    check_log(tmp_path)
 
 
 @pytest.mark.slow
@@ -124,13 +132,15 @@ def test_the_commands_tell_each_source(folders, tmp_path):
 
 
 @pytest.mark.slow
-def test_mixed_rows_of_like_lengths_come_once_a_pass_across_a_resume_inside_a_chunk(folders):
+def test_mixed_rows_of_like_lengths_come_once_a_pass_across_a_resume_inside_a_chunk(folders, tmp_path):
     bucket_by = {"column": "x", "chunk": 4}
     batch = {"size": 25, "last": "keep", "bucket_by": bucket_by}
-    first, state, _ = epoch(mixture(folders, order={"lanes": 4}, batch=batch), 2, steps=6)
+    log = {"log": str(tmp_path)}
+    first, state, _ = epoch(mixture(folders, order={"lanes": 4}, batch=batch, loader=log), 2, steps=6)
     assert state["chunk"] == [200, 400, 50]
-    rest, _, _ = epoch(mixture(folders, batch={**batch, "size": 40}), 3, state)
+    rest, _, _ = epoch(mixture(folders, batch={**batch, "size": 40}, loader=log), 3, state)
     check_passes(first, rest)
+    check_log(tmp_path)
 
 
 @pytest.mark.slow

@@ -225,7 +225,6 @@ def test_several_sources_are_mixed_by_weight():
         ({"source": {"path": "/d"}, "mix": {"stop": "all_exhausted"}}, "mix: is of several sources, and there is one"),
         (mixed(1, mix={"stop": "steps"}), "give steps with stop: steps"),
         (mixed(1, mix={"steps": 3}), "give steps with stop: steps"),
-        (mixed(1, loader={"log": "/l"}), "loader.log: is not there yet for several sources"),
         ({"sources": [{"path": "/d", "wieght": 2}]}, "sources.0.wieght: unknown key; did you mean 'weight'?"),
         (
             {"sources": [{"path": "/d", "columns": ["x", "y"]}, {"path": "/e", "columns": ["x"]}]},
