@@ -122,7 +122,26 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
     cluster.check_job(task.spec, run.trainers, run.each)
     store, began = Store(run.state, task.spec), time.perf_counter()
     ledger = ray.remote(Ledger).options(num_cpus=0, max_concurrency=1000).remote()
-    trainer = _kind(task)(
+    try:
+        done = trainer(task, run, store, ledger, max_failures=max_failures).fit()
+    except ray.train.TrainingFailedError as error:
+        raise _cause(error) from error
+    at = done.metrics or {}
+    parts, reports = ray.get(ledger.history.remote((at.get("epoch", task.epochs), at.get("position", 0))))
+    coverage = Coverage(task.spec, run.trainers)
+    for ranks in parts:
+        coverage.add(ranks)
+    coverage.end()
+    for epoch in coverage.epochs:
+        epoch["seconds"] = (time.perf_counter() - began) / len(coverage.epochs)
+        epoch["samples_per_s"] = (epoch["expected"] - epoch["missing"]) / epoch["seconds"]
+        print(line(epoch), flush=True)
+    return result(run.trainers, task.kind, coverage, reports, parts[-1][0]["state"] if parts else store.load()[0])
+
+
+def trainer(task: Task, run: Run, store: Store, ledger: Any, *, max_failures: int) -> Any:
+    """A Ray Train run of `work`, not begun yet."""
+    return _kind(task)(
         work,
         train_loop_config={"task": task, "store": store, "ledger": ledger, "save_every": run.save_every},
         scaling_config=ray.train.ScalingConfig(
@@ -139,21 +158,6 @@ def train(task: Task, run: Run, *, max_failures: int) -> dict[str, Any]:
             **_storage(store),
         ),
     )
-    try:
-        done = trainer.fit()
-    except ray.train.TrainingFailedError as error:
-        raise _cause(error) from error
-    at = done.metrics or {}
-    parts, reports = ray.get(ledger.history.remote((at.get("epoch", task.epochs), at.get("position", 0))))
-    coverage = Coverage(task.spec, run.trainers)
-    for ranks in parts:
-        coverage.add(ranks)
-    coverage.end()
-    for epoch in coverage.epochs:
-        epoch["seconds"] = (time.perf_counter() - began) / len(coverage.epochs)
-        epoch["samples_per_s"] = (epoch["expected"] - epoch["missing"]) / epoch["seconds"]
-        print(line(epoch), flush=True)
-    return result(run.trainers, task.kind, coverage, reports, parts[-1][0]["state"] if parts else store.load()[0])
 
 
 def _kind(task: Task) -> Any:

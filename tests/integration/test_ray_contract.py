@@ -15,6 +15,10 @@ from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
 from ingest.engine.segment import Delivery, Segment, run_calls
 from ingest.errors import ReadError, StageError
+from ingest.spec import Spec
+from jobs import train_ray
+from jobs.learner import Run, Task
+from jobs.saved import Store
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
@@ -141,3 +145,15 @@ def test_the_object_store_is_measured():
     assert after["used"] - before["used"] >= 50 << 20
     assert set(after) == {"used", "capacity", "spilled"}
     del held
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_ray_train_takes_the_run_of_a_job(kind, tmp_path):
+    if kind == "torch":
+        pytest.importorskip("torch")
+    spec = Spec.load({"source": {"path": str(tmp_path)}, "augment": {"recipe": "imagenet_train"}})
+    run, store = Run(2, state=str(tmp_path / "state")), Store(str(tmp_path / "state"), spec)
+    made = train_ray.trainer(Task(spec, 1, kind=kind), run, store, None, max_failures=2)
+    assert made.run_config.failure_config.max_failures == 2
+    assert made.run_config.storage_path == str(tmp_path / "ray-train")
+    assert made.scaling_config.num_workers == 2
