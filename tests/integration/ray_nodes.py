@@ -78,8 +78,9 @@ class Nodes:
         )
 
     def add(self, *options: str, cpus: int = 1) -> subprocess.Popen:
-        """Another raylet."""
-        process = _start(self, f"--address={self.address}", *_ports(free_ports(4)), f"--num-cpus={cpus}", *options)
+        """Another raylet, with a folder of its own: in a shared one, each unpacks a job's package over the other's."""
+        own = [f"--temp-dir={self.folder}/{len(self.logs)}", f"--num-cpus={cpus}", *_ports(free_ports(4))]
+        process = _start(self, f"--address={self.address}", *own, *options)
         self._await(process)
         return process
 
