@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, field_validator
 
 from ingest.spec.section import Amount, Auto, Count, Fraction, Section
+from ingest.spec.storage import no_credentials
 
 
 class LoaderOptions(Section):
@@ -21,6 +22,7 @@ class LoaderOptions(Section):
     log: str | None = Field(
         None, description="a folder, any fsspec URL, that keeps what each rank was given, for `ingest verify --log`"
     )
+    _no_secret_log = field_validator("log")(no_credentials)
 
 
 class Errors(Section):
@@ -33,3 +35,4 @@ class Errors(Section):
     quarantine: str | None = Field(
         None, description="a folder, any fsspec URL, that keeps what was replaced; beside the manifests when left out"
     )
+    _no_secret_quarantine = field_validator("quarantine")(no_credentials)

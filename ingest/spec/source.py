@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from ingest.errors import SpecError
 from ingest.predicate import parse
 from ingest.spec.section import Count, Section
-from ingest.spec.storage import Storage
+from ingest.spec.storage import Storage, no_credentials
 
 
 class Split(Section):
@@ -105,11 +104,7 @@ class Source(Section):
                 raise ValueError(wrong)  # noqa: TRY004  # pydantic reports ValueErrors alone
             if "\0" in path:
                 raise ValueError("has a null character in it")
-            azure = re.match(r"abfss?://[^/@:]+@[^/@:]+/", str(path))  # container@account
-            if not azure and re.match(r"[^/]+://[^/]*@", str(path)):  # the message must not repeat it
-                raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
-            if re.match(r"https?://[^?]*\?.*(sig|signature|token|credential)=", str(path), re.IGNORECASE):
-                raise ValueError("has a signature in its URL, which would be logged: give the bucket's own URL instead")
+            no_credentials(path)
         return paths if isinstance(value, (list, tuple)) else paths[0]
 
     @field_validator("columns", mode="before", json_schema_input_type=dict[str, str] | list[str] | None)

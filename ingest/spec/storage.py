@@ -11,6 +11,20 @@ from pydantic import ByteSize, Field, model_validator
 from ingest.spec.section import Amount, Auto, Count, Section
 
 
+def no_credentials(url: str | None) -> str | None:
+    """The URL, which carries nothing that opens what it names: specs are logged and kept.
+
+    Raises:
+        ValueError: it does; without the URL.
+    """
+    azure = re.match(r"abfss?://[^/@:]+@[^/@:]+/", url or "")  # container@account
+    if not azure and re.match(r"[^/]+://[^/]*@", url or ""):
+        raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
+    if re.match(r"https?://[^?]*\?.*(sig|signature|token|credential)=", url or "", re.IGNORECASE):
+        raise ValueError("has a signature in its URL, which would be logged: give the bucket's own URL instead")
+    return url
+
+
 class Storage(Section):
     """How to reach the bucket. Credentials come from the cloud's usual chain where it is read, never from here."""
 

@@ -288,6 +288,19 @@ def test_a_spec_refuses_secrets_without_repeating_them(storage):
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", [f"s3://AKIDKEY:{SECRET}@b/x", f"https://a.blob.core.windows.net/c/x?sv=1&sig={SECRET}"]
+)
+@pytest.mark.parametrize("key", ["source.path", "loader.log", "errors.quarantine"])
+def test_a_url_that_opens_what_it_names_is_refused_without_repeating_it(key, url):
+    section, name = key.split(".")
+    values = {"source": {"path": "s3://b/x"}} | {section: {name: url}}
+    with pytest.raises(SpecError, match="in its URL") as caught:
+        Spec(**values)
+    assert key in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
