@@ -34,6 +34,13 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         self._backend.put_object(self.name, key, data)
 
+    def objects(self) -> dict[str, bytes]:
+        """All objects by key."""
+        return {
+            key.name: key.value
+            for key in self._backend.list_objects(self._backend.get_bucket(self.name), None, None, None, None)[0]
+        }
+
     def publish(self, key: str) -> None:
         """Let everyone read an object."""
         self._backend.get_object(self.name, key).set_acl(get_canned_acl("public-read"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -11,6 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +22,8 @@ import pytest
 import s3
 import yaml
 from ray_nodes import cluster_of
+
+from ingest.cli_submit import SECRETS_FILE
 
 bucket, s3_endpoint = s3.bucket, s3.s3_endpoint  # fixtures
 ROWS = 240  # of `pictures`
@@ -218,47 +223,112 @@ def _drain(master: int) -> None:
         return  # the other side is closed
 
 
+KEY_ID, SECRET, SIGNATURE = "AKIAVERYSECRETKEYID", "Very0Secret0Value0Of0A0Test", "Very0Signed0Query0Of0A0Test"
+
+
+class Commands(threading.Thread):
+    """Every command line that the machine shows while this runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seen: set[bytes] = set()
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        while not self._enough.wait(0.2):
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):  # it has ended
+                    self.seen.add(file.read_bytes())
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self._enough.set()
+        self.join()
+
+
+def _listed(nodes, submission_id) -> str:
+    """All that the cluster tells of jobs, tasks, actors, workers, runtime environments and nodes, in full."""
+    code = """
+        import sys
+        from ray.job_submission import JobSubmissionClient
+        from ray.util.state import api
+        url, job = sys.argv[1:]
+        states = api.StateApiClient(address=url)
+        for kind in ("JOBS", "TASKS", "ACTORS", "WORKERS", "RUNTIME_ENVS", "NODES", "PLACEMENT_GROUPS"):
+            options = api.ListApiOptions(detail=True, limit=10000)
+            found = states.list(api.StateResource[kind], options, raise_on_missing_output=False)
+            print(kind, len(found), found)
+        jobs = JobSubmissionClient(url)
+        print(jobs.list_jobs(), jobs.get_job_info(job), jobs.get_job_logs(job))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), nodes.url, submission_id]
+    done = subprocess.run(command, env=nodes.env(mode="token"), capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert SECRETS_FILE in done.stdout  # jobs and tasks show what they were given
+    for kind in ("JOBS", "TASKS", "ACTORS", "WORKERS", "NODES"):
+        assert re.search(rf"^{kind} [1-9]", done.stdout, re.MULTILINE), (kind, done.stdout[:4000])
+    return done.stdout
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_credentials_of_a_nodes_file_reach_the_bucket_and_nothing_else(folder, spec, bucket, pictures, monkeypatch):
-    secret = "Very0Secret0Value0Of0A0Test"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     for file in pictures.iterdir():
         bucket.put(f"train/{file.name}", file.read_bytes())
-    secrets = folder / "s3.env"
-    secrets.write_text(f"AWS_ACCESS_KEY_ID=AKIAVERYSECRETKEYID\nAWS_SECRET_ACCESS_KEY={secret}\n", encoding="utf-8")
+    secrets, report = folder / "s3.env", folder / "report.json"
+    signed = f"AZURE_STORAGE_SAS_TOKEN=?sv=2024-11-04&sig={SIGNATURE}\n"
+    secrets.write_text(f"AWS_ACCESS_KEY_ID={KEY_ID}\nAWS_SECRET_ACCESS_KEY={SECRET}\n{signed}", encoding="utf-8")
     secrets.chmod(0o600)
-    with cluster_of(folder, token=True, cpus=1, AWS_EC2_METADATA_DISABLED="true") as nodes:
+    with cluster_of(folder, token=True, cpus=1, AWS_EC2_METADATA_DISABLED="true") as nodes, Commands() as commands:
         nodes.add(cpus=1)
         common = ["--address", nodes.url, "--state", bucket.url("runs"), "--secrets-file", str(secrets)]
+        common += ["--json", str(report)]
         path = spec(bucket.url("train/"), endpoint_url=bucket.endpoint)
+        kept = ["--set", f"loader.log={bucket.url('log')}", "--set", f"errors.quarantine={bucket.url('bad')}"]
         options = ["--epochs", "1", "--trainers", "2", *SMALL]
-        done = nodes.ingest("submit", path, *common, "--run-id", "r", "--", *options)
+        done = nodes.ingest("submit", path, *common, *kept, "--run-id", "r", "--", *options)
         assert done.returncode == 0, done.stdout + done.stderr
         # What the run left in the bucket is where the next one goes on.
-        more = nodes.ingest("submit", path, *common, "--run-id", "r", "--", "--epochs", "2", *SMALL)
+        more = nodes.ingest("submit", path, *common, *kept, "--run-id", "r", "--", "--epochs", "2", *SMALL)
         assert [epoch for epoch, *_ in _epochs(more.stdout)] == [1], more.stdout + more.stderr
-        listed = nodes.ingest("jobs", "list", "--address", nodes.url, "--json", "-")
-        lines = "\n".join(" ".join(process.cmdline()) for process in _processes())
-        for words in (done.stdout, done.stderr, more.stdout, listed.stdout, lines):
-            assert secret not in words
-            assert nodes.token not in words
-            assert "AKIAVERYSECRETKEYID" not in words
-        for file in [
-            file for file in folder.rglob("*") if file.is_file() and file.suffix in (".log", ".out", ".err", ".json")
-        ]:
-            text = file.read_bytes()
-            assert secret.encode() not in text, file
-            assert nodes.token.encode() not in text, file
-
-
-def _processes():
-    for process in psutil.process_iter():
-        try:
-            process.cmdline()
-        except psutil.Error:
-            continue
-        yield process
+        failed = nodes.ingest(
+            "submit", path, *common, "--set", f"source.path={bucket.url('no')}", "--job", "index", "--run-id", "f"
+        )
+        assert failed.returncode == 1, failed.stdout + failed.stderr
+        refused = [
+            nodes.ingest("submit", path, *common, "--job", "index", *wrong)
+            for wrong in (
+                ["--set", f"source.path=s3://{KEY_ID}:{SECRET}@{bucket.name}/train/"],
+                ["--set", f"loader.log=https://a.blob.core.windows.net/c?sv=1&sig={SIGNATURE}"],
+                ["--set", f"source.storage.endpoint_url={bucket.endpoint.replace('://', f'://{KEY_ID}:{SECRET}@')}"],
+                ["--env-var", f"AWS_SECRET_ACCESS_KEY={SECRET}"],
+            )
+        ]
+        assert {each.returncode for each in refused} == {2}, [each.stderr for each in refused]
+        told = nodes.ingest("jobs", "list", "--address", nodes.url, "--json", "-").stdout
+        assert sorted(job["run"] for job in json.loads(told)["jobs"]) == ["f", "r", "r"]
+        told += _listed(nodes, "r.2")
+        said = "".join(each.stdout + each.stderr for each in (done, more, failed, *refused))
+    places = {"output": said.encode(), "lists": told.encode()}
+    places |= {f"{bucket.name}/{name}": data for name, data in bucket.objects().items()}
+    typed = {line for line in commands.seen if b"ingest.cli" in line}  # what was refused above is in its own command
+    places |= {f"command {line[:80]!r}": line for line in commands.seen - typed}
+    own = [secrets, *folder.rglob("auth_token")]
+    places |= {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file() and file not in own}
+    for wanted in ("/runs/r/state", "/log/", str(report), "/1/session_", "job-driver-r.2.log", "python -m jobs.train"):
+        assert any(wanted in place.replace("\\x00", " ") for place in places), wanted
+    found = {
+        (text, place)
+        for text in (KEY_ID, SECRET, SIGNATURE, nodes.token)
+        for place in places
+        if text.encode() in places[place]
+    }
+    assert found == set()
 
 
 @pytest.mark.slow
