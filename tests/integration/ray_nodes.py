@@ -43,6 +43,7 @@ class Nodes:
         url: of the dashboard.
         token: what callers must show, or None.
         server_env: of its processes.
+        python: that its nodes run.
         logs: what `ray start` said, by process id.
     """
 
@@ -51,6 +52,7 @@ class Nodes:
     url: str
     token: str | None
     server_env: dict[str, str]
+    python: str = sys.executable
     processes: list[subprocess.Popen] = field(default_factory=list)
     logs: dict[int, Path] = field(default_factory=dict)
 
@@ -116,8 +118,9 @@ def _ports(ports: list[int]) -> list[str]:
 def _start(nodes: Nodes, *options: str) -> subprocess.Popen:
     file = nodes.folder / f"node-{len(nodes.logs)}.log"
     log = file.open("w")
+    ray_start = [nodes.python, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     process = subprocess.Popen(
-        [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", "--object-store-memory=150000000", *options],
+        [*ray_start, "--object-store-memory=150000000", *options],
         env=nodes.server_env,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -131,7 +134,13 @@ def _start(nodes: Nodes, *options: str) -> subprocess.Popen:
 
 @contextmanager
 def cluster_of(
-    folder: Path, *, token: bool, cpus: int = 2, options: tuple[str, ...] = (), **variables: str
+    folder: Path,
+    *,
+    token: bool,
+    cpus: int = 2,
+    options: tuple[str, ...] = (),
+    python: str = sys.executable,
+    **variables: str,
 ) -> Iterator[Nodes]:
     """A head whose job server answers; `folder` is short, since a socket's path has 107 bytes."""
     gcs, dashboard, *rest = free_ports(6)
@@ -139,7 +148,7 @@ def cluster_of(
     env = {name: value for name, value in os.environ.items() if name not in _CLEAN}
     env |= {
         "RAY_TMPDIR": str(folder),
-        "PATH": f"{BIN}:{env['PATH']}",
+        "PATH": f"{Path(python).parent}:{env['PATH']}",
         "HOME": str(folder),
         "RAY_AUTH_MODE": "token" if token else "disabled",
         "PYTHONPATH": "",
@@ -148,7 +157,7 @@ def cluster_of(
     if text:
         (folder / ".ray").mkdir(exist_ok=True)
         (folder / ".ray" / "auth_token").write_text(text)
-    nodes = Nodes(folder, f"127.0.0.1:{gcs}", f"http://127.0.0.1:{dashboard}", text, env)
+    nodes = Nodes(folder, f"127.0.0.1:{gcs}", f"http://127.0.0.1:{dashboard}", text, env, python)
     head = (f"--port={gcs}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", "--include-dashboard=true")
     try:
         _start(nodes, "--head", "--node-ip-address=127.0.0.1", *head, *_ports(rest), f"--num-cpus={cpus}", *options)
