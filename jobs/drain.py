@@ -73,12 +73,16 @@ def watch(noticed: Callable[[], bool], drain: Callable[[], int], every_s: float 
         pause.wait(every_s)
 
 
+def command(seconds: int) -> list[str]:
+    """What tells Ray that this node ends in so many seconds."""
+    reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot node taken back"]
+    return ["ray", "drain-node", *reason, "--deadline-remaining-seconds", str(seconds)]
+
+
 def drain_node(seconds: int) -> int:
-    """Tell Ray that this node ends in so many seconds."""
+    """Tell Ray that this node ends in so many seconds; returns the status of that."""
     print(f"this node is taken back: draining it, {seconds} s are left", flush=True)
-    command = ["ray", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
-    command += ["--reason-message", "spot node taken back", "--deadline-remaining-seconds", str(seconds)]
-    return subprocess.run(command, check=False).returncode  # noqa: S603
+    return subprocess.run(command(seconds), check=False).returncode  # noqa: S603
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,9 @@ import pytest
 import yaml
 from PIL import Image
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FakeMultiNodeProvider
-from ray_nodes import cluster_of
+from ray_nodes import BIN, cluster_of
+
+from jobs import drain
 
 pytestmark = pytest.mark.slow
 
@@ -138,40 +140,117 @@ def test_a_label_that_no_node_has_is_refused_before_anything_waits(folder, numbe
         assert time.monotonic() - began < 60
 
 
-def test_a_reader_node_that_comes_and_goes_in_mid_epoch_changes_speed_alone(folder, pictures):
-    sections = {"augment": {"ops": [{"random_resized_crop": {"size": 32}}]}, "batch": {"size": 4}}
-    sections["order"] = {"lanes": 4, "interleave": 2, "window_bytes": 20000}
-    sections["read"] = {"labels": {"ingest-role": "reader"}}
-    spec = _spec(folder, pictures, **sections)
-    code = f"""
-        import hashlib, sys, time, ray, ingest, numpy as np
-        ray.init(log_to_driver=False, logging_level="ERROR")
-        digest = hashlib.sha256()
-        with ingest.Loader({spec!r}, 0, 1, epochs=2, cache_dir=None) as loader:
-            for _ in range(2):
-                for batch in loader:
-                    digest.update(np.array(batch["sample_id"]).tobytes() + np.array(batch["image"]).tobytes())
-                    print("step", loader.step, flush=True)
-                    time.sleep(float(sys.argv[1]))
-        print("digest", digest.hexdigest())
+class Epochs:
+    """A trainer on reader nodes, in a process of its own, that takes each next batch when it is let.
+
+    Args:
+        nodes: a running cluster.
+        spec: the file of the run's.
+        epochs: how many.
     """
+
+    def __init__(self, nodes, spec, epochs):
+        code = f"""
+            import hashlib, sys, ray, ingest, numpy as np
+            ray.init(log_to_driver=False, logging_level="ERROR")
+            digest = hashlib.sha256()
+            with ingest.Loader({spec!r}, 0, 1, epochs={epochs}, cache_dir=None) as loader:
+                for _ in range({epochs}):
+                    for batch in loader:
+                        digest.update(np.array(batch["sample_id"]).tobytes() + np.array(batch["image"]).tobytes())
+                        print("step", loader.step, flush=True)
+                        sys.stdin.readline()
+            print("digest", digest.hexdigest())
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        env = nodes.env(RAY_ADDRESS=nodes.address)
+        self._process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def run(self, at=None):
+        """The digest of all that came, having called what is `at` each number of steps."""
+        steps = 0
+        with self._process as process:
+            for line in process.stdout:
+                if line.startswith("digest"):
+                    return line
+                steps += 1
+                (at or {}).get(steps, lambda: None)()
+                process.stdin.write("\n")
+                process.stdin.flush()
+        raise AssertionError(f"it ended after {steps} steps with {process.returncode}")
+
+
+def _small_reads(folder, pictures):
+    """A spec whose reads go on to its end: next to nothing is read ahead."""
+    return _spec(
+        folder,
+        pictures,
+        augment={"ops": [{"random_resized_crop": {"size": 32}}]},
+        batch={"size": 4},
+        order={"lanes": 4, "interleave": 2, "window_bytes": 20000},
+        loader={"prefetch_batches": 2},
+        read={"labels": {"ingest-role": "reader"}},
+    )
+
+
+def test_a_reader_node_that_comes_and_goes_in_mid_epoch_changes_speed_alone(folder, pictures):
+    spec = _small_reads(folder, pictures)
     with cluster_of(folder, token=False, cpus=0) as nodes:
         nodes.add("--labels=ingest-role=reader", cpus=1)
-        env = nodes.env(RAY_ADDRESS=nodes.address)
-        command = [sys.executable, "-c", textwrap.dedent(code)]
         _until_cpus(nodes, 1)
-        still = subprocess.run([*command, "0"], env=env, capture_output=True, text=True, timeout=120, check=True).stdout
-        lines, more = [], None
-        with subprocess.Popen([*command, "0.15"], env=env, stdout=subprocess.PIPE, text=True) as moved:
-            for line in moved.stdout:
-                lines.append(line)
-                if len(lines) == 10:
-                    more = nodes.add("--labels=ingest-role=reader", cpus=2)
-                if len(lines) == 70:
-                    nodes.end(more)
-            assert moved.wait(120) == 0
-        assert lines[-1].startswith("digest")
-        assert lines[-1] == still.splitlines(keepends=True)[-1]
+        still = Epochs(nodes, spec, 2).run()
+        more = []
+        come = lambda: more.append(nodes.add("--labels=ingest-role=reader,kind=more", cpus=2))  # noqa: E731
+        moved = Epochs(nodes, spec, 2).run({10: come, 70: lambda: nodes.end(more[0])})
+        reads = _reads(nodes)
+    assert moved == still
+    assert {kind for kind, _ in reads} == {"other", "more"}
+
+
+def test_readers_leave_a_node_that_is_taken_back_and_no_bit_changes(folder, pictures):
+    spec = _small_reads(folder, pictures)
+    with cluster_of(folder, token=False, cpus=0) as nodes:
+        nodes.add("--labels=ingest-role=reader", cpus=1)
+        spot = nodes.add("--labels=ingest-role=reader,kind=spot", cpus=1)
+        _until_cpus(nodes, 2)
+        spot_id = json.loads(_python(nodes, NODES).splitlines()[-1])["spot"]
+        still = Epochs(nodes, spec, 3).run()
+        began, left = time.time(), []
+
+        def take_back():
+            notice = [*drain.command(60), "--address", nodes.address, "--node-id", spot_id]
+            subprocess.run([BIN / "ray", *notice[1:]], env=nodes.env(), timeout=90, check=True)
+            left.append(time.time())
+
+        moved = Epochs(nodes, spec, 3).run({20: take_back, 120: lambda: nodes.end(spot)})
+        reads = _reads(nodes)
+    assert moved == still
+    before = [kind for kind, start in reads if began < start < left[0]]
+    after = [kind for kind, start in reads if start > left[0] + 1]  # a worker that Ray has lent is given back by then
+    assert "spot" in before
+    assert after == ["other"] * len(after) != []
+
+
+def _reads(nodes):
+    """(kind of node, instant in seconds) of each read's start so far."""
+    return json.loads(_python(nodes, READS).splitlines()[-1])
+
+
+NODES = """
+    import json, ray
+    ray.init(log_to_driver=False, logging_level="ERROR")
+    print(json.dumps({n["Labels"].get("kind", "other"): n["NodeID"] for n in ray.nodes()}))
+"""
+READS = """
+    import json, ray
+    from ray.util.state import list_tasks
+    ray.init(log_to_driver=False, logging_level="ERROR")
+    kinds = {n["NodeID"]: n["Labels"].get("kind", "other") for n in ray.nodes()}
+    tasks = [t for t in list_tasks(limit=10000, detail=True) if t.name.startswith("Read") and t.node_id]
+    print(json.dumps([(kinds[t.node_id], t.start_time_ms / 1000) for t in tasks if t.start_time_ms]))
+"""
 
 
 def _until_cpus(nodes, count):
