@@ -91,15 +91,22 @@ class _Restarted(Exception):  # noqa: N818 - a signal, not an error
 
 
 class Feeder:
-    """Plans and runs a rank's reads; `take` gives one batch after another. Hosted by a Ray actor."""
+    """Plans and runs a rank's reads; `take` gives one batch after another. Hosted by a Ray actor.
+
+    Args:
+        first_key: of its tables.
+        warm: the result of a task that starts a reader's process; no read starts before it ends, one way or another,
+            since it would be given a cold process, which loads everything once more while the first batch waits.
+    """
 
     _manifest: Manifest
     _config: FeedConfig
     _sizes: UnitSizes
     _flow: Flow
 
-    def __init__(self, first_key: int = 0) -> None:
+    def __init__(self, first_key: int = 0, warm: ray.ObjectRef | None = None) -> None:
         private.own_process()
+        self._warm = warm
         self._augmenters: Sequence[Any] = ()
         self._keys = itertools.count(first_key)
         self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
@@ -136,7 +143,11 @@ class Feeder:
             config.first_readers,
             most=self._readers_now if config.grows else None,
             asked_at=time.monotonic(),
+            begun=self._warm is None,
         )
+        if self._warm is not None:
+            flow = self._flow
+            self._warm.future().add_done_callback(lambda _: flow.begin())
         if len(self._drops) != max(1, len(augmenters)):
             self._drops = [[] for _ in range(max(1, len(augmenters)))]
 

@@ -8,10 +8,12 @@ not; the feeder frees bytes as batches leave, which wakes it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 FOLLOW_S = 3.0
+ALONE_S = 1.0  # about what a reader's process takes to load what it reads with
 WAKE_S = 0.5  # a sleeping executor looks up this often by itself; everything else wakes it at once
 
 
@@ -40,23 +42,30 @@ class Flow:
     Attributes:
         budget_bytes: encoded bytes that reads may hold, running reads included.
         max_running: reads that may run at a time.
-        first_running: the same until the first read has arrived: on a small node, a second reader's start takes the
-            processor from the first batch.
+        first_running: the same until a batch has been made, or reads take longer than another reader's start does: on
+            a small node that takes the processor from the first batch, and what it reads comes late.
+        begun: whether executions may start yet.
         held_bytes: bytes of reads started and not yet released.
         step: the step being assembled; a read needed by then starts whatever the budget says.
         most: what `max_running` becomes, asked now and then, since a cluster may grow and shrink; None: it stays.
         asked_at: when it was asked last, an instant in seconds.
+        arrived_at: when the first read arrived, an instant in seconds.
+        turns: steps that the feeder has turned to.
+        clock: the instant now, in seconds.
     """
 
     budget_bytes: int
     max_running: int
     first_running: int | None = None
-    arrived: bool = False
+    arrived_at: float | None = None
+    turns: int = 0
+    begun: bool = True
     held_bytes: int = 0
     step: int = 0
     most: Callable[[], int] | None = None
     asked_at: float = 0.0
     stretches: list[Stretch] = field(default_factory=list)
+    clock: Callable[[], float] = time.monotonic
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def open(self, stretch: Stretch) -> None:
@@ -98,13 +107,18 @@ class Flow:
         index = stretch.submitted
         if index >= len(stretch.read_bytes) or stretch.closed:
             return False
-        most = self.max_running if self.arrived or self.first_running is None else self.first_running
-        if sum(s.running for s in self.stretches) >= most:
+        if sum(s.running for s in self.stretches) >= self._most_running():
             return False
         # A read that the step in hand waits for must start, or the step would never free what fills the budget.
         if stretch.first_step[index] <= self.step:
             return True
         return self.held_bytes + stretch.read_bytes[index] <= self.budget_bytes
+
+    def _most_running(self) -> int:
+        if self.first_running is None or self.turns > 1:
+            return self.max_running
+        late = self.arrived_at is not None and self.clock() - self.arrived_at >= ALONE_S
+        return self.max_running if late else self.first_running
 
     def wait_until_startable(self, stretch: Stretch, stopped: Callable[[], bool]) -> None:
         """Sleep until the next read may start, all have started, or the executor was stopped."""
@@ -114,15 +128,28 @@ class Flow:
             ):
                 self.changed.wait(WAKE_S)
 
+    def begin(self) -> None:
+        """Executions may start from now on."""
+        with self.changed:
+            self.begun = True
+            self.changed.notify_all()
+
+    def wait_until_begun(self, stopped: Callable[[], bool]) -> None:
+        """Sleep until executions may start, or this one was stopped: once started, one reads at once."""
+        with self.changed:
+            while not (self.begun or stopped()):
+                self.changed.wait(WAKE_S)
+
     def arrive(self) -> None:
         """A read has arrived. Call with `changed` held."""
-        self.arrived = True
+        self.arrived_at = self.clock() if self.arrived_at is None else self.arrived_at
         self.changed.notify_all()
 
     def advance(self, step: int) -> None:
         """The feeder turns to a step."""
         with self.changed:
             self.step = step
+            self.turns += 1
             self.changed.notify_all()
 
     def release(self, freed_bytes: int) -> None:

@@ -68,7 +68,7 @@ class FeederHost:
         self._warm = ray.remote(warm_reader).options(**place, max_retries=0).remote(records=records)
         from ingest.engine.feeder import Feeder
 
-        self._feeder = Feeder(first_key)
+        self._feeder = Feeder(first_key, self._warm)
 
     def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:
         self._feeder.configure(manifest, config, augmenters)

@@ -112,6 +112,7 @@ class Segment:
             dataset = ray.data.read_datasource(
                 Calls(self._calls, self._name), override_num_blocks=len(self._calls), **self._place
             )
+        self._flow.wait_until_begun(lambda: self._stopped)
         return dataset.iter_internal_ref_bundles()
 
     def _take(self, bundle: Any) -> None:

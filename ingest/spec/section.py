@@ -15,4 +15,4 @@ Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """A frozen part of the spec that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, defer_build=True)

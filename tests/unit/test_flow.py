@@ -45,15 +45,53 @@ def test_running_reads_are_bounded_over_all_stretches():
     assert flow.may_start(two)
 
 
-def test_fewer_reads_run_until_the_first_has_arrived():
-    flow, stretch = Flow(1000, max_running=3, first_running=1), Stretch([1, 1, 1], [0, 0, 0])
+def first_reads(now):
+    """A flow whose first read runs, and its stretch."""
+    flow = Flow(1000, max_running=3, first_running=1, clock=lambda: now[0])
+    stretch = Stretch([1, 1, 1], [0, 0, 0])
     flow.open(stretch)
     assert flow.may_start(stretch)
     flow.observe(stretch, 1, 1)
+    flow.advance(0)
     assert not flow.may_start(stretch)
+    return flow, stretch
+
+
+def test_fewer_reads_run_until_a_batch_has_been_made():
+    flow, stretch = first_reads([0.0])
     with flow.changed:
         flow.arrive()
+    assert not flow.may_start(stretch)
+    flow.advance(1)
     assert flow.may_start(stretch)
+
+
+def test_more_reads_run_where_those_of_the_first_batch_take_long():
+    now = [5.0]
+    flow, stretch = first_reads(now)
+    now[0] = 100.0
+    assert not flow.may_start(stretch)  # nothing has come yet: it may be the first reader that starts
+    with flow.changed:
+        flow.arrive()
+    now[0] = 100.9
+    with flow.changed:
+        flow.arrive()
+    assert not flow.may_start(stretch)
+    now[0] = 101.0
+    assert flow.may_start(stretch)
+
+
+def test_an_execution_begins_when_it_may_or_is_stopped():
+    flow, done, stopped = Flow(1000, max_running=1, begun=False), threading.Event(), threading.Event()
+    for stop in (flow.begin, stopped.set):
+        flow.begun = False
+        stopped.clear()
+        done.clear()
+        waiting = threading.Thread(target=lambda: (flow.wait_until_begun(stopped.is_set), done.set()), daemon=True)
+        waiting.start()
+        assert not done.wait(0.05)
+        stop()
+        assert done.wait(10)
 
 
 def test_a_closed_stretch_starts_nothing_and_keeps_what_it_held_counted():
