@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Union, cast
 
 from pydantic import BeforeValidator, ConfigDict, SerializeAsAny, create_model
@@ -40,13 +41,13 @@ _CLASSES: tuple[type[OpBase], ...] = (
 )
 OPS: dict[str, type[OpBase]] = {op.name: op for op in _CLASSES}
 
-RECIPES: dict[str, tuple[Op, ...]] = {
+RECIPES: dict[str, tuple[Any, ...]] = {  # as a spec would spell their ops
     "none": (),
-    "imagenet_train": (RandomResizedCrop(size=224), Flip()),
-    "imagenet_eval": (Resize(shorter=256), CenterCrop(size=224)),
-    "audio_waveform": (Waveform(seconds=2.0),),
-    "audio_mel": (Waveform(seconds=2.0), MelSpectrogram()),
-    "video_clip": (Clip(frames=16, stride=2), RandomResizedCrop(size=112), Flip()),
+    "imagenet_train": ({"random_resized_crop": {"size": 224}}, "flip"),
+    "imagenet_eval": ({"resize": {"shorter": 256}}, {"center_crop": {"size": 224}}),
+    "audio_waveform": ({"waveform": {"seconds": 2.0}},),
+    "audio_mel": ({"waveform": {"seconds": 2.0}}, "mel_spectrogram"),
+    "video_clip": ({"clip": {"frames": 16, "stride": 2}}, {"random_resized_crop": {"size": 112}}, "flip"),
 }
 
 
@@ -59,9 +60,15 @@ def parse_op(value: Any) -> Op:
     return parse(OPS, value)
 
 
+@cache
+def recipe(name: str) -> tuple[Op, ...]:
+    """The ops of a recipe. Made when asked for: most processes that load this module never look at one."""
+    return tuple(map(parse_op, RECIPES[name]))
+
+
 _spelling: Any = create_model(  # one op and its parameters, as editors complete it
     "OpSpelling",
-    __config__=ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1}),
+    __config__=ConfigDict(extra="forbid", defer_build=True, json_schema_extra={"minProperties": 1, "maxProperties": 1}),
     **cast("dict[str, Any]", {name: (Union[op, None], None) for name, op in OPS.items()}),  # noqa: UP007 - types at run time
 )
 
@@ -149,5 +156,6 @@ __all__ = [
     "Waveform",
     "output_bytes",
     "parse_op",
+    "recipe",
     "sides",
 ]

@@ -26,7 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class OpBase(BaseModel):
     """A frozen operation; `name` is its key in the spec."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     name: ClassVar[str]
 
     @model_serializer(mode="wrap")

@@ -16,7 +16,7 @@ def _named(value: Any) -> Any:
 class Target(BaseModel):
     """A column that moves with the image."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     column: str
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ingest.ops import RECIPES, Clip, Function, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform
+from ingest.ops import Clip, Function, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform, recipe
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
 from ingest.spec.section import Amount, Auto, Count, Section
 
@@ -62,7 +62,7 @@ class Augment(Section):
     def pipeline(self) -> tuple[Op, ...]:
         """The ops, whichever way they were given; empty when there is nothing to augment."""
         own = self.function or self.numpy
-        return (own,) if own else self.ops if self.ops is not None else RECIPES[self.recipe or "none"]
+        return (own,) if own else self.ops if self.ops is not None else recipe(self.recipe or "none")
 
     @property
     def actors(self) -> int:

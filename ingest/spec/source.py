@@ -89,8 +89,8 @@ class Source(Section):
         alias="schema",
         description="feature: its type, of TFRecord; features that are not here are found by looking at every file",
     )
-    tfrecord: TFRecord = Field(TFRecord(), description="how TFRecord files are read")
-    storage: Storage = Field(Storage(), description="how to reach the store")
+    tfrecord: TFRecord = Field(TFRecord.model_construct(), description="how TFRecord files are read")
+    storage: Storage = Field(Storage.model_construct(), description="how to reach the store")
 
     @field_validator("path", mode="before")
     @classmethod

@@ -84,7 +84,7 @@ class Cache(Section):
 class CachedStorage(Storage):
     """How to reach a store, with a cache before it: what `Spec.reading` gives to those who read units."""
 
-    cache: Cache = Field(Cache())
+    cache: Cache = Field(Cache.model_construct())
 
     def __hash__(self) -> int:
         return super().__hash__()

@@ -36,14 +36,14 @@ class Spec(Section):
 
     source: Source | None = Field(None, description="what to read")
     sources: tuple[WeightedSource, ...] | None = Field(None, description="instead: several sources, mixed by weight")
-    mix: Mixing = Field(Mixing(), description="how several sources make an epoch")
-    order: Order = Field(Order(), description="the order of rows")
-    read: Read = Field(Read(), description="how read tasks run")
-    augment: Augment = Field(Augment(), description="what happens to images")
-    batch: Batch = Field(Batch(), description="rows per step")
-    loader: LoaderOptions = Field(LoaderOptions(), description="what the trainer receives")
-    errors: Errors = Field(Errors(), description="bad samples")
-    cache: Cache = Field(Cache(), description="what each node keeps on its disk")
+    mix: Mixing = Field(Mixing.model_construct(), description="how several sources make an epoch")
+    order: Order = Field(Order.model_construct(), description="the order of rows")
+    read: Read = Field(Read.model_construct(), description="how read tasks run")
+    augment: Augment = Field(Augment.model_construct(), description="what happens to images")
+    batch: Batch = Field(Batch.model_construct(), description="rows per step")
+    loader: LoaderOptions = Field(LoaderOptions.model_construct(), description="what the trainer receives")
+    errors: Errors = Field(Errors.model_construct(), description="bad samples")
+    cache: Cache = Field(Cache.model_construct(), description="what each node keeps on its disk")
 
     @model_validator(mode="after")
     def _one_way(self) -> Spec:
