@@ -20,6 +20,7 @@ import ray
 from ingest.cli_common import FAULT, OK, cluster_session, guarded, humane, load_spec, write_json
 from ingest.cli_trainers import Trainers
 from ingest.engine import cluster
+from ingest.spec.storage import no_credentials
 from jobs.coverage import Coverage, line, result
 from jobs.learner import Learner, Run, Task
 from jobs.models import Parameters, average
@@ -162,6 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.error("--trainers, --epochs, --classes, --save-every and --steps must be at least 1")
     if args.runner == "ray-train" and args.steps is not None:
         options.error("--steps is of plain actors; Ray Train goes on to the last epoch")
+    try:
+        no_credentials(args.state)
+    except ValueError as error:
+        options.error(f"--state {error}")
 
     def work() -> int:
         spec = load_spec(args.spec, args.sets)

@@ -19,6 +19,7 @@ from ingest.cli_common import load_spec
 from ingest.cli_submit import Wanted, prepare
 from ingest.engine import credentials
 from ingest.errors import ClusterError, SpecError
+from jobs import train
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
@@ -372,3 +373,13 @@ def test_a_job_server_that_stays_away_is_an_error_that_says_how_to_look_again(mo
     monkeypatch.setattr(cli_follow, "GONE_S", 0)
     with pytest.raises(ClusterError, match=r"refused.*ingest jobs logs r\.1"):
         cli_follow.follow(Server([], [OSError("refused")] * 9), "r.1")
+
+
+@pytest.mark.parametrize("url", ["s3://KEYID:SECRETKEY@bucket/state", "https://store/state?sig=SECRETKEY"])
+def test_a_state_whose_url_carries_credentials_is_a_wrong_call_that_does_not_show_it(url, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main(["spec.yaml", "--state", url])
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "--state has" in said.err
+    assert "SECRETKEY" not in said.out + said.err
