@@ -23,7 +23,7 @@ import s3
 import yaml
 from ray_nodes import cluster_of
 
-from ingest.cli_submit import SECRETS_FILE
+from ingest.cli_request import SECRETS_FILE
 
 bucket, s3_endpoint = s3.bucket, s3.s3_endpoint  # fixtures
 ROWS = 240  # of `pictures`
