@@ -135,14 +135,18 @@ def entries():
     return [p for p in pathlib.Path(sys.argv[1]).rglob("*") if p.is_file() and len(p.parent.name) == 2]
 
 for turn in range(20):
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         cache = DiskCache(Cache(path=sys.argv[1], bytes=1 << 20))
+        os.write(writing, b"x")
         while True:
             i = random.Random(os.urandom(8)).randrange(50)
             cache.put(f"{i:040d}", bytes([i]) * ((7919 * i) % 60_000 + 1))
-    time.sleep(0.01 + 0.002 * turn)
+    os.read(reading, 1)  # it writes from now on
+    time.sleep(0.002 * (turn + 1))
     os.kill(child, signal.SIGKILL)
+    os.close(reading), os.close(writing)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert all(_whole(memoryview(path.read_bytes())) for path in entries())
 print(len(entries()))
