@@ -94,6 +94,7 @@ def test_two_ranks_take_like_lengths_once_in_equal_steps_and_resume_anywhere(tex
         loader.load_state_dict(states[0])
 
 
+@pytest.mark.slow
 def test_verify_and_plan_with_buckets(texts, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec(texts, column="size", last="drop")), encoding="utf-8")
@@ -113,7 +114,8 @@ def test_verify_and_plan_with_buckets(texts, tmp_path):
     assert planned["batch_tokens"] < planned["batch_tokens_p99"]
 
 
-@pytest.mark.parametrize("placement", ["actor", pytest.param("trainer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["actor", "trainer"])
 def test_two_ranks_take_images_by_length_with_the_pixels_they_have_alone(pictures, placement):
     ops = [{"random_resized_crop": {"size": 16}}, "flip"]
     values = {

@@ -116,6 +116,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.slow
 def test_augmented_batches_are_the_same_on_another_world(pictures):
     values = {**IMAGES, "source": {"path": str(pictures)}}
     with Ranks(values, 1) as one, Ranks(values, 2) as two:

@@ -62,6 +62,7 @@ def test_kept_rows_come_once_with_their_ids_and_classes(clicks):
         loader.load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_index_and_verify_count_what_is_kept(clicks, tmp_path):
     path = tmp_path / "spec.yaml"
     sections = {"source": source(clicks, where="y is not null and x >= 100", split=PARTS), "batch": {"size": 50}}
