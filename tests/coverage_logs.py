@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ingest.loader.batch import Batch
 from ingest.loader.coverage import CoverageLog, Header, decode_log
 from ingest.loader.planned import PlanFacts
 from ingest.loader.proof import prove
@@ -55,6 +56,27 @@ def train(files, batches, attempt, world, batch, last, start, steps, behind=()):
                 places.append(place)
         log.flush(last=True)
     return [start, *places]
+
+
+def given_batch(step, ids, schedule):
+    """The batch of a rank's step, and the place after it."""
+    ends = step.index + 1 == schedule.steps
+    batch = Batch.make(
+        {},
+        epoch=step.epoch,
+        after=step.after,
+        ends_epoch=ends,
+        valid_rows=step.valid_rows,
+        ids=ids,
+        replaced={},
+        runs=step.runs,
+        fill=step.fill,
+        lanes=schedule.layout.order.lanes,
+        chunk=step.chunk,
+        left=step.left,
+    )
+    around = step.chunk if step.chunk and step.chunk.under_way(step.after) else None
+    return batch, (step.epoch + 1, 0, None) if ends else (step.epoch, step.after, around)
 
 
 def proof(files, **options):

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.loader.batch import Batch
 from ingest.loader.took import Took
 from ingest.plan.layout import EpochLayout
 from ingest.plan.schedule import Share
-from tests.coverage_logs import PLAN, ROWS, TOTAL, Logs, change, proof, train
+from tests.coverage_logs import PLAN, ROWS, TOTAL, Logs, change, given_batch, proof, train
 from tests.plans import BucketedRank
 
 CHUNK = 3
@@ -25,23 +24,7 @@ def batches(share, epoch, position, chunk):
     while True:
         rank = BucketedRank(EpochLayout(ROWS, PLAN.order, epoch), share, CHUNK, position, chunk)
         for ids, step in rank:
-            ends = step.index + 1 == rank.schedule.steps
-            batch = Batch.make(
-                {},
-                epoch=epoch,
-                after=step.after,
-                ends_epoch=ends,
-                valid_rows=step.valid_rows,
-                ids=ids,
-                replaced={},
-                runs=step.runs,
-                fill=step.fill,
-                lanes=PLAN.order.lanes,
-                chunk=step.chunk,
-                left=step.left,
-            )
-            around = step.chunk if step.chunk and step.chunk.under_way(step.after) else None
-            yield batch, (epoch + 1, 0, None) if ends else (epoch, step.after, around)
+            yield given_batch(step, ids, rank.schedule)
         epoch, position, chunk = epoch + 1, 0, None
 
 

@@ -10,21 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.loader.batch import Batch
 from ingest.loader.planned import PlanFacts, decode_plan
 from ingest.plan.ids import PlannedIds
 from ingest.plan.layout import Order
 from ingest.plan.mixture import Mix
 from ingest.plan.schedule import Schedule, Share
-from tests.coverage_logs import Logs, change, proof, train
+from tests.coverage_logs import Logs, change, given_batch, proof, train
 from tests.plans import BucketedRank, Deliveries
 
 ROWS = np.array([7, 40, 3, 25, 11, 30], np.int64)
 FIRST = np.cumsum(ROWS) - ROWS + np.array([0, 0, 0, 1000, 1000, 1000])  # a filter left rows of the first source out
 # The second source comes more than twice, the first not wholly.
 PLAN = PlanFacts("d", Order(5, "window", 4, 2), ROWS, FIRST, {}, Mix((3, 3), (45, 150)))
-
-
 CHUNK = 3
 
 
@@ -36,7 +33,7 @@ def plain(share, epoch, position, chunk):
         for step in schedule:
             fill = by_source(schedule.layout, step.runs)
             fill = fill if step.fill is None else fill[step.fill]
-            yield given_batch(epoch, replace(step, fill=fill), deliveries.of(step.runs)[fill], schedule)
+            yield given_batch(replace(step, fill=fill), deliveries.of(step.runs)[fill], schedule)
         epoch, position = epoch + 1, 0
 
 
@@ -55,28 +52,8 @@ def bucketed(share, epoch, position, chunk):
     while True:
         rank = BucketedRank(PLAN.layout(epoch), share, CHUNK, position, chunk, sample_ids=PLAN.sample_ids)
         for ids, step in rank:
-            yield given_batch(epoch, step, ids, rank.schedule)
+            yield given_batch(step, ids, rank.schedule)
         epoch, position, chunk = epoch + 1, 0, None
-
-
-def given_batch(epoch, step, ids, schedule):
-    ends = step.index + 1 == schedule.steps
-    batch = Batch.make(
-        {},
-        epoch=epoch,
-        after=step.after,
-        ends_epoch=ends,
-        valid_rows=step.valid_rows,
-        ids=ids,
-        replaced={},
-        runs=step.runs,
-        fill=step.fill,
-        lanes=PLAN.order.lanes,
-        chunk=step.chunk,
-        left=step.left,
-    )
-    around = step.chunk if step.chunk and step.chunk.under_way(step.after) else None
-    return batch, (epoch + 1, 0, None) if ends else (epoch, step.after, around)
 
 
 @pytest.mark.parametrize("kind", [plain, bucketed])
