@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,15 @@ class FeederHost:
     """Hosts a `Feeder`.
 
     Args:
-        place: of a read task: options of a Ray task.
-        records: whether the source seems to be TFRecord.
+        warm: the result of a `warm_reader` task, in a list, since it is not waited for here.
         first_key: of its tables; those of a feeder that died before it had smaller ones.
     """
 
-    def __init__(self, place: Mapping[str, Any], *, records: bool, first_key: int = 0) -> None:
-        self._ended = threading.Event()
-        # A reader's process starts while the data is being listed and this one loads Ray Data itself.
-        self._warm = ray.remote(warm_reader).options(**place, max_retries=0).remote(records=records)
+    def __init__(self, warm: Sequence[ray.ObjectRef], first_key: int = 0) -> None:
         from ingest.engine.feeder import Feeder
 
+        self._ended = threading.Event()
+        (self._warm,) = warm
         self._feeder = Feeder(first_key, self._warm)
 
     def configure(self, manifest: Manifest, config: FeedConfig, augmenters: Sequence[Any]) -> None:

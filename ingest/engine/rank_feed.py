@@ -18,7 +18,7 @@ import ray
 
 from ingest.engine import cluster, gcs
 from ingest.engine.augmentation import Augmentation
-from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost
+from ingest.engine.hosts import CALLS_AT_A_TIME, NAMESPACE, AugmentHost, FeederHost, warm_reader
 from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Job, Taken, Waiting
 from ingest.engine.joining import Joiner
 from ingest.engine.own import own_augmentation
@@ -122,15 +122,14 @@ class RankFeed:
 
     def _make_feeder(self) -> None:
         self._name = f"feeder-{self._rank}-{uuid.uuid4().hex}"
+        # A reader's process starts beside the feeder's, while the data is being listed.
+        records = any(seems_tfrecord(source) for source in self._spec.inputs)
+        warm = ray.remote(warm_reader).options(**self._spec.read.place, max_retries=0).remote(records=records)
         # Takes must run in order, and a restart must reach a feeder whose take is waiting: two groups of one thread.
         self._feeder = (
             ray.remote(concurrency_groups={"take": 1, "control": 1, "watch": 1})(FeederHost)
             .options(name=self._name, namespace=NAMESPACE, num_cpus=0, **cluster.beside_me())
-            .remote(
-                self._spec.read.place,
-                records=any(seems_tfrecord(source) for source in self._spec.inputs),
-                first_key=self._feeders * KEYS_EACH,
-            )
+            .remote([warm], first_key=self._feeders * KEYS_EACH)
         )
         self._feeders += 1
 
