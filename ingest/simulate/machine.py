@@ -29,7 +29,7 @@ class Machine:
         augment_s: decoding and augmenting a sample on a core.
         gpu_augment_s: the same on a trainer's GPU.
         process_s: a process of Ray's starts and imports.
-        cluster_s: what the first batch waits for besides: the catalog's start, listing a few files, leases.
+        cluster_s: what the first batch waits for besides: listing a few files, leases.
         actor_s: Ray's control service makes an actor, one after the other.
         coordinator_s: registering an execution with Ray Data's autoscaling coordinator, a rank and node. Ours do not.
         plan_s_per_unit: permuting a unit and cutting it into lanes, in each rank.
@@ -60,7 +60,7 @@ class Machine:
     augment_s: float = 905e-6
     gpu_augment_s: float = 250e-6
     process_s: float = 1.0
-    cluster_s: float = 1.0
+    cluster_s: float = 0.3
     actor_s: float = 0.003
     coordinator_s: float = 0.0
     plan_s_per_unit: float = 8e-7

@@ -11,6 +11,8 @@ import numpy as np
 from ingest.simulate.events import Clock, Shared
 from ingest.simulate.machine import Machine
 
+REGISTERED = 0.4  # of a process's start is Ray's own, until it registers; the rest is what it imports and builds
+
 
 @dataclass
 class Node:
@@ -36,7 +38,7 @@ class Node:
     queued: deque[tuple[float, Callable[[], None]]] = field(default_factory=deque)
 
     def begin(self, process_s: float, call: Callable[[], None]) -> None:
-        """Start a process once those before it have started, then call."""
+        """Start a process once those before it have registered; call when it has loaded what it needs besides."""
         self.queued.append((process_s, call))
         self._begin_next()
 
@@ -47,10 +49,10 @@ class Node:
 
             def begun() -> None:
                 self.starting -= 1
-                call()
+                self.cpu.add(process_s * (1 - REGISTERED), call)
                 self._begin_next()
 
-            self.cpu.add(process_s, begun)
+            self.cpu.add(process_s * REGISTERED, begun)
 
 
 @dataclass

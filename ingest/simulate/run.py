@@ -192,12 +192,16 @@ def fit(job: Job, machine: Machine, samples_per_s: float, first_batch_s: float) 
         samples_per_s: as `ingest run` reports it.
         first_batch_s: likewise.
     """
+    machine = _fit_start(job, machine, first_batch_s)  # the second reader starts in the time that is measured
     low, high = FITTED
     for _ in range(30):
         middle = (low * high) ** 0.5
         fast = simulate(job, replace(machine, augment_s=middle)).samples_per_s > samples_per_s
         low, high = (middle, high) if fast else (low, middle)
-    machine = replace(machine, augment_s=low)
+    return _fit_start(job, replace(machine, augment_s=low), first_batch_s)
+
+
+def _fit_start(job: Job, machine: Machine, first_batch_s: float) -> Machine:
     short = replace(job, way=replace(job.way, steps=1))
     low, high = 0.0, 60.0
     for _ in range(30):

@@ -11,11 +11,11 @@ from ingest.simulate.readers import Node
 
 
 class _Starting:
-    """A rank whose feeder, augmenter, reader and catalog are awaited."""
+    """A rank whose trainer, feeder, augmenter, reader and catalog are awaited."""
 
     def __init__(self, rank: Rank, node: Node, plan_s: float) -> None:
         self._rank, self._node, self._plan_s = rank, node, plan_s
-        self._left = 4
+        self._left = 5
 
     def one_more(self) -> None:
         self._left -= 1
@@ -44,22 +44,31 @@ def start(
         catalog_s: until the manifest is there.
         units: of it.
     """
-    for number, rank in enumerate(ranks):
+    starting = [
+        _Starting(rank, trainers[number * len(trainers) // len(ranks)], units * machine.plan_s_per_unit)
+        for number, rank in enumerate(ranks)
+    ]
+
+    def listed() -> None:
+        for one in starting:
+            one.one_more()
+
+    trainers[0].begin(machine.process_s, lambda: clock.after(machine.cluster_s + catalog_s, listed))
+    for number, one in enumerate(starting):
         node = trainers[number * len(trainers) // len(ranks)]
-        starting = _Starting(rank, node, units * machine.plan_s_per_unit)
-        reader = reading[number % len(reading)]
+        clock.after(machine.actor_s * 2 * (number + 1), _processes(machine, one, node, reading[number % len(reading)]))
 
-        def feeder(starting: _Starting = starting, reader: Node = reader) -> None:
-            starting.one_more()
-            if reader.warm < reader.free:
-                reader.warm += 1
-                reader.begin(machine.process_s, starting.one_more)
-            else:  # a process that is there serves this rank too
-                starting.one_more()
 
-        def actors(starting: _Starting = starting, node: Node = node, feeder: Callable[[], None] = feeder) -> None:
-            node.begin(machine.process_s, feeder)
+def _processes(machine: Machine, starting: _Starting, node: Node, reader: Node) -> Callable[[], None]:
+    """Starts a rank's processes: the trainer's own, which start beside each other's, its actors, a reader."""
+
+    def start_all() -> None:
+        for _ in range(3):
             node.begin(machine.process_s, starting.one_more)
+        if reader.warm < reader.free:
+            reader.warm += 1
+            reader.begin(machine.process_s, starting.one_more)
+        else:  # a process that is there serves this rank too
+            starting.one_more()
 
-        clock.after(machine.actor_s * 2 * (number + 1), actors)
-        clock.after(machine.cluster_s + catalog_s, starting.one_more)
+    return start_all

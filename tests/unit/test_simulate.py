@@ -29,6 +29,7 @@ FREE = Machine(  # nothing but augmentation costs anything
     trainer_cores=2,
     reader_nodes=2,
     reader_cores=4,
+    process_s=0,
     request_s=0,
     read_s_per_byte=0,
     task_s=0,
@@ -130,7 +131,9 @@ def test_stragglers_and_lost_nodes_cost_time_and_no_row():
     near = replace(FREE, request_s=0.01)
     calm = simulate(_job(threads=2), near)
     slow = simulate(_job(threads=2), replace(near, slow_reads=0.3, slow_factor=100))
-    lost = simulate(_job(threads=2, step_s=0.05), replace(near, losses_per_hour=900, notice_s=1, replace_s=2))
+    lost = simulate(
+        _job(threads=2, step_s=0.05), replace(near, request_s=0.3, losses_per_hour=900, notice_s=1, replace_s=2)
+    )
     assert calm.samples == slow.samples == lost.samples == ROWS
     assert slow.seconds > calm.seconds
     assert lost.lost_reads > 0
@@ -142,15 +145,15 @@ def test_ranks_that_wait_for_each_other_are_as_slow_as_the_slowest():
     for barrier in (False, True):
         found = simulate(_job(3, barrier=barrier, step_s=0.05), uneven)
         assert found.steps == ROWS // (3 * BATCH)
-    assert found.seconds >= (found.steps - 1) * 0.05
+    assert found.seconds >= (found.steps - 1) * 0.05 - 1e-9
 
 
-@pytest.mark.parametrize(("ranks", "expected_s"), [(1, 6.0), (2, 6.0), (3, 8.0)])
-def test_processes_start_one_a_core_and_the_last_rank_waits_for_those_before_it(ranks, expected_s):
-    """Each 2 s: a rank's two actors on two cores, its reader elsewhere."""
+@pytest.mark.parametrize(("ranks", "cores", "expected_s"), [(1, 8, 4.0), (1, 1, 10.0), (3, 1, 20.0), (3, 2, 10.0)])
+def test_processes_share_the_cores_and_the_last_rank_waits_for_those_before_it(ranks, cores, expected_s):
+    """Each 2 s: the catalog, a rank's three and its reader elsewhere; a second reader starts with its first read."""
     idle = {"actor_s": 0, "cluster_s": 0, "list_s": 0, "footer_s": 0, "plan_s_per_unit": 0, "augment_s": 1e-6}
-    machine = replace(FREE, trainer_nodes=1, process_s=2.0, **idle)
-    assert simulate(_job(ranks), machine).first_batch_s == pytest.approx(expected_s, abs=0.01)
+    machine = replace(FREE, trainer_nodes=1, trainer_cores=cores, process_s=2.0, **idle)
+    assert simulate(_job(ranks), machine).first_batch_s == pytest.approx(expected_s, abs=0.02)
 
 
 def test_what_others_take_of_the_cores_is_lost():
