@@ -64,7 +64,7 @@ class PerTrainer:
 
 
 def most() -> Resources:
-    """What the cluster has, or may grow to where an autoscaler runs it."""
+    """What the cluster has, or may grow to where that is known."""
     have, grown = resources(), gcs.grown_resources()
     return Resources(
         max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)), have.object_store_bytes
@@ -83,6 +83,8 @@ def check(spec: Spec, have: Resources, world_size: int) -> None:
         ClusterError: with what is needed and what there is.
     """
     grown = gcs.grown_resources()
+    if not grown and gcs.autoscaled():
+        return  # nodes come when tasks wait for them; a watchdog tells of those that never come
     _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
     if not grown:
         check_room(spec.read)
@@ -118,9 +120,11 @@ def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
     Raises:
         ClusterError: with what is needed and what there is.
     """
-    have = most()
+    grown, have = gcs.grown_resources(), most()
+    if not grown and gcs.autoscaled():
+        return
     _check_totals(spec, trainers, have.cpus, have.gpus, each)
-    if gcs.grown_resources():
+    if grown:
         return  # nodes may come that are not there to be looked at
     nodes = [node for node in _alive() if each.labels.items() <= (node.get("Labels") or {}).items()]
     if not nodes:

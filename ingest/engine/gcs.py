@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import Any
 
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray._private.state import state
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.core.generated.gcs_pb2 import ActorTableData
+from ray.experimental.internal_kv import _internal_kv_get
 
 _CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
@@ -89,6 +93,19 @@ def dashboard_url(address: str) -> str:
 def grown_resources() -> dict[str, float]:
     """What the cluster may grow to, as its autoscaler reports it; empty where none does."""
     return {name: float(value) for name, value in (state.get_max_resources_from_cluster_config() or {}).items()}
+
+
+def autoscaled() -> bool:
+    """Whether an autoscaler with nodes to add runs the cluster, as far as Ray knows by now; how many, it does not tell.
+
+    Without a configuration the same process reports each node as a type of its own, named after the node's id.
+    """
+    first = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report") or {}
+    kinds = {kind: node for node, kind in (first.get("node_type_mapping") or {}).items()}
+    raw = ray.get_runtime_context().worker.gcs_client.get_cluster_status()
+    for node in GetClusterStatusReply.FromString(raw).cluster_resource_state.node_states:
+        kinds[node.ray_node_type_name] = node.node_id.hex()
+    return any(kind and kind != f"node_{node}" for kind, node in kinds.items())
 
 
 def free_cpus() -> dict[str, float]:

@@ -416,8 +416,8 @@ class RankFeed:
         """The error of a rank whose reads can never run, since others hold all CPUs."""
         cpus = self._spec.read.cpus
         free, have = cluster.free_cpus(), cluster.resources().cpus
-        if free >= cpus or self._answer("warm") is not False:
-            return None
+        if free >= cpus or self._answer("warm") is not False or gcs.autoscaled():
+            return None  # an autoscaler brings what waits, in minutes
         return ClusterError(
             f"no read can start: it needs {cpus:g} CPUs, and of the cluster's {have:g} others hold all but {free:g}",
             rank=self._rank,

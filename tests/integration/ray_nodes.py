@@ -140,10 +140,12 @@ def cluster_of(
     cpus: int = 2,
     options: tuple[str, ...] = (),
     python: str = sys.executable,
+    port: int | None = None,
     **variables: str,
 ) -> Iterator[Nodes]:
     """A head whose job server answers; `folder` is short, since a socket's path has 107 bytes."""
     gcs, dashboard, *rest = free_ports(6)
+    gcs = port or gcs
     text = secrets.token_hex(32) if token else None
     env = {name: value for name, value in os.environ.items() if name not in _CLEAN}
     env |= {

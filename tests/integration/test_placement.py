@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray.autoscaler.local
 import yaml
 from PIL import Image
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FakeMultiNodeProvider
-from ray_nodes import BIN, cluster_of
+from ray_nodes import BIN, cluster_of, free_ports
 
 from jobs import drain
 
@@ -264,14 +265,16 @@ def _until_cpus(nodes, count):
     )
 
 
-def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictures):
+@pytest.mark.parametrize("generation", [1, 2])  # of Ray's autoscaler: `ray up` runs the first, KubeRay the second
+def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictures, generation):
     """Ray Data's own allocator is off: waiting read tasks alone must be what Ray's autoscaler sees."""
     spec = _spec(folder, pictures, augment={"ops": [{"resize": {"size": 32}}]}, batch={"size": 10, "last": "keep"})
     target = folder / "out.json"
     verify = ["verify", spec, "--world-size", "1", "--no-cache", "--json", str(target)]
     # Started as Ray's own test cluster starts one, which would first stop every Ray of this machine.
-    options, variables = _fake_cloud(folder)
-    with cluster_of(folder, token=False, cpus=0, options=options, **variables) as nodes:
+    (port,) = free_ports(1)
+    options, variables = _fake_cloud(folder, f"127.0.0.1:{port}", generation)
+    with cluster_of(folder, token=False, cpus=0, options=options, port=port, **variables) as nodes:
         count = "import ray; ray.init(log_to_driver=False); print(ray.cluster_resources().get('CPU', 0))"
         assert float(_python(nodes, count).split()[-1]) == 0
         grown = nodes.ingest(*verify, env=nodes.env(RAY_ADDRESS=nodes.address))
@@ -286,10 +289,12 @@ def test_readers_that_wait_bring_a_node_and_give_the_same_results(folder, pictur
     assert (fixed["order_digest"], fixed["content_digest"]) == (result["order_digest"], result["content_digest"])
 
 
-def _fake_cloud(folder):
+def _fake_cloud(folder, address, generation):
     """(options, environment) of a head whose autoscaler starts raylets of two CPUs on this machine, two at most."""
     reader = {"resources": {"CPU": 2, "object_store_memory": 150_000_000}, "node_config": {}}
+    defaults = yaml.safe_load(Path(ray.autoscaler.local.__file__).with_name("defaults.yaml").read_text())
     config = {
+        **defaults,  # an external provider has none of its own, and Ray refuses a file without them
         "cluster_name": "fake",
         "max_workers": 2,
         "provider": {
@@ -300,12 +305,13 @@ def _fake_cloud(folder):
             "disable_launch_config_check": True,
             "launch_multiple": True,
             "head_node_id": FAKE_HEAD_NODE_ID,
+            "gcs_address": address,
         },
         "available_node_types": {
-            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
             "cpu-reader": {**reader, "min_workers": 0, "max_workers": 2},
         },
-        "head_node_type": "head",
+        "head_node_type": "ray.head.default",  # as the provider calls it
         "upscaling_speed": 1.0,
         "idle_timeout_minutes": 10,
     }
@@ -314,7 +320,8 @@ def _fake_cloud(folder):
     return (f"--autoscaling-config={file}",), {
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_FAKE_CLUSTER": "1",
-        "RAY_enable_autoscaler_v2": "1",
+        "RAY_enable_autoscaler_v2": str(generation - 1),
+        **({"RAY_NODE_TYPE_NAME": "ray.head.default"} if generation == 2 else {}),  # as KubeRay's operator sets it
         "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID,
     }

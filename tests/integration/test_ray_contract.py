@@ -147,6 +147,11 @@ def test_the_object_store_is_measured():
     del held
 
 
+def test_a_cluster_without_an_autoscaler_is_known_as_such():
+    assert not gcs.autoscaled()
+    assert gcs.grown_resources() == {}
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_ray_train_takes_the_run_of_a_job(kind, tmp_path):
     if kind == "torch":
