@@ -8,82 +8,31 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import ray
-from numpy.typing import NDArray
 
 from ingest.engine import cluster, private
+from ingest.engine.assembler import Assembler, Piece, job_of
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.decoded import decoded_call
 from ingest.engine.flow import Flow, Stretch
-from ingest.engine.jobs import BatchInfo, FeedConfig, Gather, GoneError, Job, Taken, Waiting
+from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Taken, Waiting
 from ingest.engine.segment import Delivery, Segment
+from ingest.engine.under_way import EpochUnderWay, OpenRead, OpenWindow
 from ingest.errors import IngestError, StageError
 from ingest.manifest.model import Manifest
-from ingest.plan.buckets import BucketSchedule, Groups, Part
-from ingest.plan.lanes import by_window
-from ingest.plan.layout import EpochLayout
-from ingest.plan.mixture import Layout, MixtureLayout, layout_of
-from ingest.plan.reads import Read, UnitSizes, Window, gather_reads
+from ingest.plan.buckets import BucketSchedule, Part
+from ingest.plan.mixture import Layout, layout_of
+from ingest.plan.reads import Read, UnitSizes, gather_reads
 from ingest.plan.schedule import Chunk, Schedule, Step
 from ingest.read.arranged import read_arranged
-from ingest.read.lengths import lengths_of
 from ingest.read.windows import window_call
 from ingest.storage.traffic import NAMES
 
 FIRST_SEGMENT, SEGMENT = 32, 256  # windows; the first is short because each read costs 1 ms before the first block
 STORAGE = "storage_{}"  # a name of `storage.counters` among ours
 MOST_EPOCHS = 64  # under way at a time
-
-
-@dataclass
-class _Epoch:
-    """An epoch under way; steps and windows are taken from it in order."""
-
-    schedule: Schedule | BucketSchedule
-    first_step: int  # of this schedule, counted over the feeder's life
-    windows_planned: int = 0
-    windows: dict[tuple[int, int], _OpenWindow] = field(default_factory=dict)
-    groups: Groups | None = None  # of the chunk in hand, where rows are sorted by length
-
-    @property
-    def all_planned(self) -> bool:
-        return self.windows_planned >= len(self.schedule.windows)
-
-
-@dataclass
-class _OpenRead:
-    """A read under way or delivered, dropped after the last step that needs it."""
-
-    key: int
-    read: Read
-    delivery: Delivery
-    held_bytes: int
-    given: set[int] = field(default_factory=set)  # augmentation actors that were handed the table
-    lengths: NDArray[np.int64] | None = None  # of the table's rows, when first asked for
-
-
-@dataclass
-class _OpenWindow:
-    read: _OpenRead
-    window: Window
-    start: int  # in the read's table, where that is arranged
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # else table rows and ids by place, when first used
-
-
-class _Part(NamedTuple):
-    """Rows of a read's table, their sample ids (none where the table holds them), and the pass of their source."""
-
-    read: _OpenRead
-    rows: NDArray[np.int64] | slice
-    ids: NDArray[np.int64]
-    pass_: int
-
-
-_NO_IDS = np.zeros(0, np.int64)
 
 
 class _Restarted(Exception):  # noqa: N818 - a signal, not an error
@@ -103,6 +52,7 @@ class Feeder:
     _config: FeedConfig
     _sizes: UnitSizes
     _flow: Flow
+    _assembler: Assembler
 
     def __init__(self, first_key: int = 0, warm: ray.ObjectRef | None = None) -> None:
         private.own_process()
@@ -113,7 +63,7 @@ class Feeder:
         self._generation = -1
         self._turn = -1  # of the augmenters
         self._waiting_since: float | None = None
-        self._waiting_for: tuple[_OpenWindow, int, int] | None = None
+        self._waiting_for: tuple[OpenWindow, int, int] | None = None
         self._lock = threading.Lock()  # held by a take while it runs: starting anew waits for it to give way
         self._counters = {"read_wait_s": 0.0, "fetched_bytes": 0, "reads": 0, "away_bytes": 0}
         self._counters |= dict.fromkeys(map(STORAGE.format, NAMES), 0)
@@ -121,11 +71,11 @@ class Feeder:
         self._clear()
 
     def _clear(self) -> None:
-        self._epochs: deque[_Epoch] = deque()
+        self._epochs: deque[EpochUnderWay] = deque()
         self._segments: deque[Segment] = deque()
-        self._expiring: list[tuple[int, int, _OpenRead]] = []
-        self._open: dict[int, _OpenRead] = {}
-        self._steps: Iterator[tuple[_Epoch, Step | Part]] = iter(())
+        self._expiring: list[tuple[int, int, OpenRead]] = []
+        self._open: dict[int, OpenRead] = {}
+        self._steps: Iterator[tuple[EpochUnderWay, Step | Part]] = iter(())
         self._failed: IngestError | None = None
 
     # -- called by the loader ------------------------------------------------------------------------------------------
@@ -137,6 +87,7 @@ class Feeder:
         if config.decoding is not None:
             memory_bytes = memory_bytes + manifest.units.rows * config.decoding.row_bytes
         self._sizes = UnitSizes(manifest.units.bytes, memory_bytes)
+        self._assembler = Assembler(manifest, config, self._await)
         self._flow = Flow(
             config.budget_bytes,
             config.readers,
@@ -234,9 +185,9 @@ class Feeder:
         schedule: Schedule | BucketSchedule = Schedule(layout, share, position)
         if self._config.bucketing is not None:
             schedule = BucketSchedule(layout, share, self._config.bucketing.batches, position, chunk)
-        self._epochs.append(_Epoch(schedule, first_step))
+        self._epochs.append(EpochUnderWay(schedule, first_step))
 
-    def _walk(self) -> Iterator[tuple[_Epoch, Step | Part]]:
+    def _walk(self) -> Iterator[tuple[EpochUnderWay, Step | Part]]:
         """Steps in order, one epoch after the other; an epoch leaves the queue when its last step has been taken."""
         while True:
             epoch = self._epochs[0]
@@ -264,10 +215,10 @@ class Feeder:
                 return
             self._start_segment(planned)
 
-    def _plan_reads(self) -> list[tuple[_Epoch, _OpenRead]]:
+    def _plan_reads(self) -> list[tuple[EpochUnderWay, OpenRead]]:
         """The next windows' reads; of several epochs where these are short, for an execution costs 0.1 s to begin."""
         room = SEGMENT if self._segments or self._epochs[0].windows_planned else FIRST_SEGMENT
-        planned: list[tuple[_Epoch, _OpenRead]] = []
+        planned: list[tuple[EpochUnderWay, OpenRead]] = []
         while room > 0:
             epoch = self._epochs[-1]
             if epoch.all_planned:
@@ -281,19 +232,19 @@ class Feeder:
             planned.extend((epoch, self._open_read(epoch, read)) for read in reads)
         return planned
 
-    def _open_read(self, epoch: _Epoch, read: Read) -> _OpenRead:
+    def _open_read(self, epoch: EpochUnderWay, read: Read) -> OpenRead:
         layout = epoch.schedule.layout
-        held = _OpenRead(next(self._keys), read, Delivery(read.rows(layout)), read.memory_bytes(layout, self._sizes))
+        held = OpenRead(next(self._keys), read, Delivery(read.rows(layout)), read.memory_bytes(layout, self._sizes))
         self._open[held.key] = held
         for window, begin in zip(read.windows, read.window_starts(layout), strict=True):
-            epoch.windows[window.lane, window.window] = _OpenWindow(held, window, begin)
+            epoch.windows[window.lane, window.window] = OpenWindow(held, window, begin)
         # Kept until the last batch made from it has been received, in case its augmentation must be done again.
         heapq.heappush(self._expiring, (epoch.first_step + read.last_step + self._config.depth, held.key, held))
         self._counters["fetched_bytes"] += read.fetched_bytes(self._sizes)
         self._counters["reads"] += 1
         return held
 
-    def _start_segment(self, planned: Sequence[tuple[_Epoch, _OpenRead]]) -> None:
+    def _start_segment(self, planned: Sequence[tuple[EpochUnderWay, OpenRead]]) -> None:
         stretch = Stretch(
             [held.held_bytes for _, held in planned],
             [epoch.first_step + held.read.first_step for epoch, held in planned],
@@ -310,7 +261,7 @@ class Feeder:
         self._segments.append(segment)
         segment.start()
 
-    def _call(self, layout: Layout, held: _OpenRead) -> Call:
+    def _call(self, layout: Layout, held: OpenRead) -> Call:
         manifest = self._manifest
         source, _ = manifest.local(held.read.units)
         options, decoding = self._config.read[source], self._config.decoding
@@ -326,13 +277,13 @@ class Feeder:
 
     # -- assembling ----------------------------------------------------------------------------------------------------
 
-    def _assemble(self, epoch: _Epoch, step: Step | Part) -> Taken:
+    def _assemble(self, epoch: EpochUnderWay, step: Step | Part) -> Taken:
         number = epoch.first_step + step.index
         self._flow.advance(number)
         waited = time.monotonic()
         if isinstance(step, Part):
-            step = self._sorted(epoch, step)
-        parts, fill = self._rows(epoch, step)
+            step = self._assembler.sorted(epoch, step)
+        parts, fill = self._assembler.rows(epoch, step)
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
         info = BatchInfo(
@@ -351,11 +302,11 @@ class Feeder:
         self._extend()
         return taken
 
-    def _dispatch(self, step: Step, parts: list[_Part], info: bytes) -> Taken:
+    def _dispatch(self, step: Step, parts: list[Piece], info: bytes) -> Taken:
         """The job, once the tables that its taker has not seen are on their way."""
         turn = self._turn
         drops, self._drops[turn] = self._drops[turn], []
-        job = _job(step, parts, drops, mixed=self._config.mix is not None).pack()
+        job = job_of(step, parts, drops, mixed=self._config.mix is not None).pack()
         new = {part.read.key: part.read for part in parts if turn not in part.read.given}
         tables = [(held.key, [ref for ref, _ in held.delivery.blocks]) for held in new.values()]
         for held in new.values():
@@ -372,96 +323,7 @@ class Feeder:
             self._augmenters[turn].hold.options(concurrency_group="hold").remote(key, *blocks)
         return Taken(info, job, turn)
 
-    def _sorted(self, epoch: _Epoch, part: Part) -> Step:
-        """The rows of a part, once all rows of its chunk are there and their lengths known."""
-        schedule = epoch.schedule
-        assert isinstance(schedule, BucketSchedule)
-        if epoch.groups is None or epoch.groups.chunk != part.chunk:
-            rows = schedule.lane_rows(part.chunk).items()
-            epoch.groups = schedule.groups(
-                part.chunk, {lane: self._lengths(epoch, lane, slice(*span)) for lane, span in rows}
-            )
-        return epoch.groups.step(part)
-
-    def _lengths(self, epoch: _Epoch, lane: int, rows: slice) -> NDArray[np.int64]:
-        """Int64 (rows,): of each of a lane's rows."""
-        layout, places = epoch.schedule.layout, None
-        if isinstance(layout, MixtureLayout):
-            parts, places = self._placed_rows(epoch, layout, lane, rows)
-        else:
-            parts = list(self._lane_rows(epoch, lane, rows))
-        found = np.concatenate([_NO_IDS, *(self._read_lengths(part.read)[part.rows] for part in parts)])
-        if places is not None:
-            found[places] = found.copy()
-        return found
-
-    def _read_lengths(self, held: _OpenRead) -> NDArray[np.int64]:
-        """Int64 (rows,): of the rows of a read's table."""
-        assert self._config.bucketing is not None
-        if held.lengths is None:
-            column, blocks = self._config.bucketing.column, ray.get([ref for ref, _ in held.delivery.blocks])
-            held.lengths = np.concatenate([_NO_IDS, *(lengths_of(block.column(column)) for block in blocks)])
-        return held.lengths
-
-    def _rows(self, epoch: _Epoch, step: Step) -> tuple[list[_Part], NDArray[np.int64] | None]:
-        """The rows of each run of the step, windows awaited as they come; and which of the runs' rows stands at each
-        place of the batch, None where each stands once and in their order.
-        """
-        layout = epoch.schedule.layout
-        if isinstance(layout, MixtureLayout):
-            return self._mixed_rows(epoch, layout, step)
-        parts = [part for lane, rows in step.runs.by_lane() for part in self._lane_rows(epoch, lane, rows)]
-        return parts, step.fill
-
-    def _mixed_rows(
-        self, epoch: _Epoch, layout: MixtureLayout, step: Step
-    ) -> tuple[list[_Part], NDArray[np.int64] | None]:
-        """As `_rows`. Rows of one source stand together in a lane's share of the batch: one by one they would cost more
-        than the rest of it.
-        """
-        parts, places, at = [], [], 0
-        for lane, rows in step.runs.by_lane():
-            some, inside = self._placed_rows(epoch, layout, lane, rows)
-            parts += some
-            places.append(at + inside)
-            at += len(inside)
-        order = np.concatenate(places)
-        return parts, order if step.fill is None else order[step.fill]
-
-    def _placed_rows(
-        self, epoch: _Epoch, layout: MixtureLayout, lane: int, rows: slice | NDArray[np.int64]
-    ) -> tuple[list[_Part], NDArray[np.int64]]:
-        """Some rows of a mixed lane, sorted, source by source; and int64 (rows,), which of them each one is."""
-        found, places = layout.picked(lane, rows)
-        return [self._part(epoch, lane, window, inside) for window, inside in found], places
-
-    def _lane_rows(self, epoch: _Epoch, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[_Part]:
-        """Some rows of a lane that is not mixed, sorted, as parts of one window each."""
-        layout = epoch.schedule.layout
-        assert isinstance(layout, EpochLayout)
-        starts = layout.lane(lane).row_start
-        for window, some in by_window(rows, starts):
-            first = int(starts[window])
-            inside = slice(some.start - first, some.stop - first) if isinstance(some, slice) else some - first
-            yield self._part(epoch, lane, window, inside)
-
-    def _part(self, epoch: _Epoch, lane: int, window: int, inside: slice | NDArray[np.int64]) -> _Part:
-        """Some rows of a window, once it is there."""
-        layout = epoch.schedule.layout
-        opened, pass_ = self._await(epoch, lane, window), layout.key(lane, window).pass_
-        if self._config.arranged:
-            at = opened.start
-            rows = slice(inside.start + at, inside.stop + at) if isinstance(inside, slice) else inside + at
-            return _Part(opened.read, rows, _NO_IDS, pass_)
-        table_rows, ids = self._window_rows(layout, opened)
-        return _Part(opened.read, table_rows[inside], ids[inside], pass_)
-
-    def _window_rows(self, layout: Layout, opened: _OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if opened.rows is None:
-            opened.rows = opened.read.read.window_rows(layout, self._manifest.sample_ids, opened.window)
-        return opened.rows
-
-    def _await(self, epoch: _Epoch, lane: int, window: int) -> _OpenWindow:
+    def _await(self, epoch: EpochUnderWay, lane: int, window: int) -> OpenWindow:
         generation = self._generation
         while (opened := epoch.windows.get((lane, window))) is None:
             if epoch.all_planned:
@@ -513,26 +375,3 @@ class Feeder:
             for turn in held.given:
                 self._drops[turn].append(held.key)
         self._clear()
-
-
-def _job(step: Step, parts: list[_Part], drops: list[int], *, mixed: bool = False) -> Job:
-    """The rows of a step, those that repeat included, as runs of rows of one table each."""
-    sample_ids = np.concatenate([part.ids for part in parts])
-    lanes = np.repeat(step.runs.lane, step.runs.count) if len(sample_ids) else _NO_IDS
-    passes = _NO_IDS
-    if mixed and len(sample_ids):
-        passes = np.repeat(np.array([part.pass_ for part in parts]), [len(part.ids) for part in parts])
-    if step.fill is None:
-        gathers = tuple(Gather(part.read.key, part.rows) for part in parts)
-        return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops), passes)
-    listed = [np.arange(p.rows.start, p.rows.stop) if isinstance(p.rows, slice) else p.rows for p in parts]
-    part = np.repeat(np.arange(len(parts)), [len(rows) for rows in listed])[step.fill]
-    rows = np.concatenate(listed)[step.fill]
-    cuts = np.flatnonzero(np.diff(part)) + 1
-    runs = zip(part[np.concatenate([[0], cuts])].tolist(), np.split(rows, cuts), strict=True)
-    gathers = tuple(Gather(parts[index].read.key, run) for index, run in runs)
-    if len(sample_ids):
-        sample_ids = sample_ids[step.fill]
-        lanes = np.where(np.arange(len(step.fill)) < step.valid_rows, lanes[step.fill], -1)
-        passes = passes[step.fill] if mixed else passes
-    return Job(step.epoch, gathers, sample_ids, lanes, tuple(drops), passes)

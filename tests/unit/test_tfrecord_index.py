@@ -114,7 +114,7 @@ def test_a_length_that_looks_like_compressed_data_is_a_length(tmp_path, length):
         (b"\x28\xb5\x2f\xfd" + bytes(100), "compressed by zstd"),
         (bytes(100), "it begins with"),
         (b"{}", "it has 2 bytes"),
-        (gzip.compress(b'{"features": [1, 2, 3]}' * 9), "inside its gzip data it begins with"),
+        (gzip.compress(b'{"features": [1, 2, 3]}' * 9, mtime=0), "inside its gzip data it begins with"),
         (zlib.compress(b"short"), "inside its zlib data it begins with"),
         (b"\x1f\x8b\x08 and no gzip", "gzip data is damaged"),
         (b"\xff" * 7 + b"\x7f" + bytes(50), "it begins with"),  # a length of 2^63, which nothing is made of
