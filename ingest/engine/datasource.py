@@ -28,6 +28,11 @@ class Call:
     rows: int | None
     size_bytes: int
 
+    @property
+    def __name__(self) -> str:
+        """As a function has one: Ray Data names what reads where its arguments are large, of thousands of files say."""
+        return self.function.__name__
+
     def __call__(self) -> Iterator[pa.Table]:
         before = counters()
         # A failure travels as a block: raised, it would overtake the good blocks of earlier windows.

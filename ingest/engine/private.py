@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from typing import Any
 
 import ray
@@ -146,6 +147,8 @@ def own_process() -> None:
     its readers. Never called where a user's own data sets may run.
     """
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    # Of a read of thousands of files: what it is made of is what it reads, and no user can make it smaller.
+    warnings.filterwarnings("ignore", message="The serialized size of your read function")
     os.environ["RAY_DATA_USAGE_DISABLED"] = "1"
     streaming_executor.create_cluster_autoscaler = lambda *_, **__: NoScaling()
     streaming_executor._StatsManager = NoStats  # noqa: SLF001

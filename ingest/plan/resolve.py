@@ -18,6 +18,9 @@ from ingest.plan.schedule import Schedule, Share
 
 LANES_PER_RANK = 8
 OPEN_WINDOWS = 4  # of a rank at least, however few its lanes: one is read while another is delivered
+OPEN_UNITS = (
+    4096  # of a rank at most: the first batch waits for each one's request, and shuffles hardly better with more
+)
 MAX_AMPLIFICATION = 1.25
 EXACT_WINDOWS = 20_000  # above it, amplification is counted without merged reads, which then save next to nothing
 
@@ -68,7 +71,8 @@ def resolve(
     open_lanes = max(OPEN_WINDOWS if wanted.bucketed else 1, -(-lanes // world_size))
     unit_bytes = max(1, sum(int(part.sizes.memory.sum()) // len(part.unit_rows) for part in parts))
     most = max(-(-len(part.unit_rows) // lanes) + 1 for part in parts)
-    interleave = wanted.interleave or max(1, min(most, window_bytes // (open_lanes * unit_bytes)))
+    fitting = min(window_bytes // unit_bytes, OPEN_UNITS) // open_lanes
+    interleave = wanted.interleave or max(1, min(most, fitting))
     return Order(wanted.seed, wanted.shuffle, lanes, interleave)
 
 

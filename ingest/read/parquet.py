@@ -23,7 +23,8 @@ from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
 STREAM_BYTES = 256 << 20
-READ_AHEAD = 3  # units of a remote window that are read at a time
+# Units of a remote window that are read at a time: of small files more, whose requests take longer than their bytes.
+READ_AHEAD, MOST_AHEAD, AHEAD_BYTES = 3, 16, 4 << 20
 _RUN_ROWS, _RUN_ROW_BYTES = 8, 1 << 10  # shorter runs or smaller rows are sooner copied than handled one by one
 _NO_CLASSES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
@@ -71,11 +72,17 @@ def read_window(
 
     if len(pieces) > 1 and open_filesystem(pieces[0].entry.url, storage).remote:
         # While one unit is decoded, the next ones come over the network.
-        with ThreadPoolExecutor(min(READ_AHEAD, len(pieces))) as pool:
+        with ThreadPoolExecutor(_ahead(pieces)) as pool:
             tables = list(pool.map(one, pieces))
     else:
         tables = [one(piece) for piece in pieces]
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _ahead(pieces: Sequence[Piece]) -> int:
+    """How many units are read at a time."""
+    fitting = AHEAD_BYTES * len(pieces) // max(1, sum(piece.entry.size for piece in pieces))
+    return min(len(pieces), max(READ_AHEAD, min(MOST_AHEAD, fitting)))
 
 
 def read_unit(

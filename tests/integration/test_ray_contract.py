@@ -132,6 +132,14 @@ def test_stop_ends_an_execution_that_waits_for_its_budget():
     assert made.done
 
 
+@pytest.mark.filterwarnings("ignore:The serialized size of your read function")  # as a feeder's process does
+def test_a_read_of_thousands_of_files_is_a_large_task_and_arrives():
+    files = [f"s3://bucket/{'part' * 20}/{number:08}" for number in range(20_000)]  # over the size of which Ray warns
+    call = Call(lambda files: table(0, len(files)), (files,), len(files), 8 * len(files))
+    (found,) = run_calls([call], num_cpus=1, name="t")
+    assert len(found) == len(files)
+
+
 def test_run_calls_gives_tables_in_order():
     tables = run_calls(calls_of([table] * 5), num_cpus=1, name="test")
     assert np.concatenate([t["x"].to_numpy() for t in tables]).tolist() == list(range(50))

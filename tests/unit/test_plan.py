@@ -76,6 +76,13 @@ def test_chosen_lanes_and_interleave_are_kept():
     assert (order.lanes, order.interleave) == (16, 3)
 
 
+def test_data_of_small_objects_has_so_many_of_them_open_and_no_more():
+    rows = np.full(100_000, 8, np.int64)
+    for world, open_units in ((1, 4096), (3, 4092), (8, 4096)):
+        order = resolve(wanted(), rows, sizes_of(rows, 180), world_size=world)
+        assert order.interleave * -(-order.lanes // world) == open_units
+
+
 def test_one_unit_on_four_ranks_is_read_once_by_each():
     rows = np.array([100_000])
     sizes = sizes_of(rows, 100)
