@@ -104,7 +104,7 @@ def test_order_and_pixels_do_not_depend_on_world_batch_actors_or_readers(picture
 
 
 def test_resume_is_exact_at_every_step_on_any_world_and_batch(numbers):
-    values = spec(numbers, batch={"size": 64, "last": "keep"}, order={"lanes": 8, "interleave": 2})
+    values = spec(numbers, batch={"size": 128, "last": "keep"}, order={"lanes": 8, "interleave": 2})
     (whole,) = loaders(values, 1)
     states = [whole.state_dict()]
     steps = []
