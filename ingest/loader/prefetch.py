@@ -120,10 +120,14 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _loop(self) -> None:
-        """Ask in groups, since a call costs the same for one batch as for several; the first comes alone and soon."""
+        """Ask in groups, since a call costs the same for one batch as for several.
+
+        The first comes alone and soon, and each group may be twice as large as the one before: a group is there with
+        its last batch, and of small data a large one spans epochs.
+        """
         tickets: deque[tuple[Any, int]] = deque()
         group = max(1, self._depth // 4)
-        asked, first = 0, True  # batches asked for and not yet fetched
+        asked, most = 0, 1  # batches asked for and not yet fetched; of the next group
         while True:
             with self._changed:
                 while len(self._ready) >= self._depth and not self._stopped:
@@ -132,9 +136,9 @@ class Prefetcher:
                     return
                 room = self._depth - len(self._ready) - asked
             while room >= group or not tickets:
-                count = 1 if first else min(group, max(1, room))
+                count = min(most, max(1, room))
                 tickets.append((self._feed.request(count), count))
-                asked, room, first = asked + count, room - count, False
+                asked, room, most = asked + count, room - count, min(2 * most, group)
             ticket, count = tickets.popleft()
             for batch in self._feed.fetch(ticket):
                 if not self._put(self._transform(batch)):
