@@ -22,7 +22,7 @@ from ingest.read.lengths import lengths_of
 _NO_IDS = np.zeros(0, np.int64)
 
 
-class Piece(NamedTuple):
+class TableRows(NamedTuple):
     """Rows of a read's table, their sample ids (none where the table holds them), and the pass of their source."""
 
     read: OpenRead
@@ -48,7 +48,7 @@ class Assembler:
     ) -> None:
         self._manifest, self._config, self._await = manifest, config, await_window
 
-    def sorted(self, epoch: EpochUnderWay, part: Part) -> Step:
+    def sorted_step(self, epoch: EpochUnderWay, part: Part) -> Step:
         """The rows of a part, once all rows of its chunk are there and their lengths known."""
         schedule = epoch.schedule
         assert isinstance(schedule, BucketSchedule)
@@ -79,7 +79,7 @@ class Assembler:
             held.lengths = np.concatenate([_NO_IDS, *(lengths_of(block.column(column)) for block in blocks)])
         return held.lengths
 
-    def rows(self, epoch: EpochUnderWay, step: Step) -> tuple[list[Piece], NDArray[np.int64] | None]:
+    def rows(self, epoch: EpochUnderWay, step: Step) -> tuple[list[TableRows], NDArray[np.int64] | None]:
         """The rows of each run of the step, windows awaited as they come; and which of the runs' rows stands at each
         place of the batch, None where each stands once and in their order.
         """
@@ -91,7 +91,7 @@ class Assembler:
 
     def _mixed_rows(
         self, epoch: EpochUnderWay, layout: MixtureLayout, step: Step
-    ) -> tuple[list[Piece], NDArray[np.int64] | None]:
+    ) -> tuple[list[TableRows], NDArray[np.int64] | None]:
         """As `rows`. Rows of one source stand together in a lane's share of the batch: one by one they would cost more
         than the rest of it.
         """
@@ -106,12 +106,12 @@ class Assembler:
 
     def _placed_rows(
         self, epoch: EpochUnderWay, layout: MixtureLayout, lane: int, rows: slice | NDArray[np.int64]
-    ) -> tuple[list[Piece], NDArray[np.int64]]:
+    ) -> tuple[list[TableRows], NDArray[np.int64]]:
         """Some rows of a mixed lane, sorted, source by source; and int64 (rows,), which of them each one is."""
         found, places = layout.picked(lane, rows)
         return [self._part(epoch, lane, window, inside) for window, inside in found], places
 
-    def _lane_rows(self, epoch: EpochUnderWay, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[Piece]:
+    def _lane_rows(self, epoch: EpochUnderWay, lane: int, rows: slice | NDArray[np.int64]) -> Iterator[TableRows]:
         """Some rows of a lane that is not mixed, sorted, as parts of one window each."""
         layout = epoch.schedule.layout
         assert isinstance(layout, EpochLayout)
@@ -121,16 +121,16 @@ class Assembler:
             inside = slice(some.start - first, some.stop - first) if isinstance(some, slice) else some - first
             yield self._part(epoch, lane, window, inside)
 
-    def _part(self, epoch: EpochUnderWay, lane: int, window: int, inside: slice | NDArray[np.int64]) -> Piece:
+    def _part(self, epoch: EpochUnderWay, lane: int, window: int, inside: slice | NDArray[np.int64]) -> TableRows:
         """Some rows of a window, once it is there."""
         layout = epoch.schedule.layout
         opened, pass_ = self._await(epoch, lane, window), layout.key(lane, window).pass_
         if self._config.arranged:
             at = opened.start
             rows = slice(inside.start + at, inside.stop + at) if isinstance(inside, slice) else inside + at
-            return Piece(opened.read, rows, _NO_IDS, pass_)
+            return TableRows(opened.read, rows, _NO_IDS, pass_)
         table_rows, ids = self._window_rows(layout, opened)
-        return Piece(opened.read, table_rows[inside], ids[inside], pass_)
+        return TableRows(opened.read, table_rows[inside], ids[inside], pass_)
 
     def _window_rows(self, layout: Layout, opened: OpenWindow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if opened.rows is None:
@@ -138,7 +138,7 @@ class Assembler:
         return opened.rows
 
 
-def job_of(step: Step, parts: list[Piece], drops: list[int], *, mixed: bool = False) -> Job:
+def job_of(step: Step, parts: list[TableRows], drops: list[int], *, mixed: bool = False) -> Job:
     """The rows of a step, those that repeat included, as runs of rows of one table each."""
     sample_ids = np.concatenate([part.ids for part in parts])
     lanes = np.repeat(step.runs.lane, step.runs.count) if len(sample_ids) else _NO_IDS

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from ingest.engine import cluster, private
-from ingest.engine.assembler import Assembler, Piece, job_of
+from ingest.engine.assembler import Assembler, TableRows, job_of
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.decoded import decoded_call
 from ingest.engine.flow import Flow, Stretch
@@ -282,7 +282,7 @@ class Feeder:
         self._flow.advance(number)
         waited = time.monotonic()
         if isinstance(step, Part):
-            step = self._assembler.sorted(epoch, step)
+            step = self._assembler.sorted_step(epoch, step)
         parts, fill = self._assembler.rows(epoch, step)
         waited = time.monotonic() - waited
         self._counters["read_wait_s"] += waited
@@ -302,7 +302,7 @@ class Feeder:
         self._extend()
         return taken
 
-    def _dispatch(self, step: Step, parts: list[Piece], info: bytes) -> Taken:
+    def _dispatch(self, step: Step, parts: list[TableRows], info: bytes) -> Taken:
         """The job, once the tables that its taker has not seen are on their way."""
         turn = self._turn
         drops, self._drops[turn] = self._drops[turn], []

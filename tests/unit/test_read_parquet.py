@@ -11,6 +11,7 @@ import pytest
 from whole import manifest_of, pieces_of, read_all
 
 from ingest.errors import ReadError
+from ingest.manifest.model import FileEntry
 from ingest.read import parquet as read
 from ingest.read.parquet import Piece, read_unit, read_window
 from ingest.read.sources import coalesce
@@ -69,6 +70,14 @@ def test_long_runs_of_large_rows_are_not_copied(tmp_path):
     whole, some = unit(manifest, 0, None), unit(manifest, 0, np.delete(np.arange(100), [10, 70]))
     assert some["image"].num_chunks == 3
     assert whole["image"].num_chunks == unit(manifest, 0, np.arange(0, 100, 2))["image"].num_chunks == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "units", "at_a_time"), [(2_000, 500, 16), (2_000, 2, 2), (800_000, 50, 5), (10**8, 50, 3)]
+)
+def test_more_units_of_small_remote_files_are_read_at_a_time(size, units, at_a_time):
+    entry = FileEntry("a", "s3://b/a", size)
+    assert read._ahead([Piece(entry, 0, None)] * units) == at_a_time
 
 
 def test_a_window_keeps_the_chunks_of_its_units(tmp_path):
