@@ -16,7 +16,7 @@ from ingest.engine import cluster, private
 from ingest.engine.assembler import Assembler, TableRows, job_of
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.decoded import decoded_call
-from ingest.engine.flow import Flow, Stretch
+from ingest.engine.flow import ColdReaders, Flow, Stretch
 from ingest.engine.jobs import BatchInfo, FeedConfig, GoneError, Taken, Waiting
 from ingest.engine.segment import Delivery, Segment
 from ingest.engine.under_way import EpochUnderWay, OpenRead, OpenWindow
@@ -91,10 +91,9 @@ class Feeder:
         self._flow = Flow(
             config.budget_bytes,
             config.readers,
-            config.first_readers,
+            ColdReaders(config.first_readers, begun=self._warm is None),
             most=self._readers_now if config.grows else None,
             asked_at=time.monotonic(),
-            begun=self._warm is None,
         )
         if self._warm is not None:
             flow = self._flow

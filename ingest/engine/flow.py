@@ -36,30 +36,48 @@ class Stretch:
 
 
 @dataclass
+class ColdReaders:
+    """What holds while readers' processes start, until a batch has been made.
+
+    Attributes:
+        running: reads that may run at a time: on a small node, more readers that start take the processor from the
+            first batch, and what they read comes late. None: as many as later.
+        begun: whether executions may start yet.
+        turns: steps that the feeder has turned to.
+        arrived_at: when the first read arrived, an instant in seconds.
+    """
+
+    running: int | None = None
+    begun: bool = True
+    turns: int = 0
+    arrived_at: float | None = None
+
+    def most_running(self, later: int, now: float) -> int:
+        """Reads that may run at an instant; as many as later, too, once reads take longer than a reader's start."""
+        if self.running is None or self.turns > 1:
+            return later
+        late = self.arrived_at is not None and now - self.arrived_at >= ALONE_S
+        return later if late else self.running
+
+
+@dataclass
 class Flow:
     """The budget that all executions of a feeder share.
 
     Attributes:
         budget_bytes: encoded bytes that reads may hold, running reads included.
         max_running: reads that may run at a time.
-        first_running: the same until a batch has been made, or reads take longer than another reader's start does: on
-            a small node that takes the processor from the first batch, and what it reads comes late.
-        begun: whether executions may start yet.
+        cold: what holds until a batch has been made.
         held_bytes: bytes of reads started and not yet released.
         step: the step being assembled; a read needed by then starts whatever the budget says.
         most: what `max_running` becomes, asked now and then, since a cluster may grow and shrink; None: it stays.
         asked_at: when it was asked last, an instant in seconds.
-        arrived_at: when the first read arrived, an instant in seconds.
-        turns: steps that the feeder has turned to.
         clock: the instant now, in seconds.
     """
 
     budget_bytes: int
     max_running: int
-    first_running: int | None = None
-    arrived_at: float | None = None
-    turns: int = 0
-    begun: bool = True
+    cold: ColdReaders = field(default_factory=ColdReaders)
     held_bytes: int = 0
     step: int = 0
     most: Callable[[], int] | None = None
@@ -107,18 +125,12 @@ class Flow:
         index = stretch.submitted
         if index >= len(stretch.read_bytes) or stretch.closed:
             return False
-        if sum(s.running for s in self.stretches) >= self._most_running():
+        if sum(s.running for s in self.stretches) >= self.cold.most_running(self.max_running, self.clock()):
             return False
         # A read that the step in hand waits for must start, or the step would never free what fills the budget.
         if stretch.first_step[index] <= self.step:
             return True
         return self.held_bytes + stretch.read_bytes[index] <= self.budget_bytes
-
-    def _most_running(self) -> int:
-        if self.first_running is None or self.turns > 1:
-            return self.max_running
-        late = self.arrived_at is not None and self.clock() - self.arrived_at >= ALONE_S
-        return self.max_running if late else self.first_running
 
     def wait_until_startable(self, stretch: Stretch, stopped: Callable[[], bool]) -> None:
         """Sleep until the next read may start, all have started, or the executor was stopped."""
@@ -131,25 +143,26 @@ class Flow:
     def begin(self) -> None:
         """Executions may start from now on."""
         with self.changed:
-            self.begun = True
+            self.cold.begun = True
             self.changed.notify_all()
 
     def wait_until_begun(self, stopped: Callable[[], bool]) -> None:
         """Sleep until executions may start, or this one was stopped: once started, one reads at once."""
         with self.changed:
-            while not (self.begun or stopped()):
+            while not (self.cold.begun or stopped()):
                 self.changed.wait(WAKE_S)
 
     def arrive(self) -> None:
         """A read has arrived. Call with `changed` held."""
-        self.arrived_at = self.clock() if self.arrived_at is None else self.arrived_at
+        if self.cold.arrived_at is None:
+            self.cold.arrived_at = self.clock()
         self.changed.notify_all()
 
     def advance(self, step: int) -> None:
         """The feeder turns to a step."""
         with self.changed:
             self.step = step
-            self.turns += 1
+            self.cold.turns += 1
             self.changed.notify_all()
 
     def release(self, freed_bytes: int) -> None:

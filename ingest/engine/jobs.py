@@ -68,7 +68,7 @@ class FeedConfig:
         order: resolved.
         read: from the spec, one for each source.
         readers: reads that may run at a time.
-        first_readers: the same until a batch has been made, see `Flow.first_running`.
+        first_readers: the same until a batch has been made, see `ColdReaders.running`.
         grows: as many more as the cluster has more CPUs, if it grows.
         place: of each, options of a Ray task.
         budget_bytes: encoded bytes that reads may hold.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ingest.engine.flow import Flow, Stretch
+from ingest.engine.flow import ColdReaders, Flow, Stretch
 from ingest.plan.reads import Read, UnitSizes, gather_reads
 from ingest.plan.schedule import Schedule
 from ingest.simulate.events import Clock, Shared
@@ -107,7 +107,7 @@ class Rank:
         self._clock, self._machine, self._node, self._readers = clock, machine, node, readers
         self._schedule, self._sizes, self._way, self._barrier = schedule, sizes, way, barrier
         self.steps = min(schedule.steps, way.steps)
-        self._flow = Flow(way.budget_bytes, way.readers, way.first_readers, clock=lambda: clock.now)
+        self._flow = Flow(way.budget_bytes, way.readers, ColdReaders(way.first_readers), clock=lambda: clock.now)
         self._segments: list[_Segment] = []
         self._needed: deque[_Open] = deque()  # in the order of need, those that no step has waited for yet
         self._expiring: list[tuple[int, int, _Open]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ingest.engine.flow import Flow, Stretch
+from ingest.engine.flow import ColdReaders, Flow, Stretch
 
 
 def test_reads_start_within_the_budget_and_not_beyond():
@@ -47,7 +47,7 @@ def test_running_reads_are_bounded_over_all_stretches():
 
 def first_reads(now):
     """A flow whose first read runs, and its stretch."""
-    flow = Flow(1000, max_running=3, first_running=1, clock=lambda: now[0])
+    flow = Flow(1000, max_running=3, cold=ColdReaders(1), clock=lambda: now[0])
     stretch = Stretch([1, 1, 1], [0, 0, 0])
     flow.open(stretch)
     assert flow.may_start(stretch)
@@ -82,9 +82,9 @@ def test_more_reads_run_where_those_of_the_first_batch_take_long():
 
 
 def test_an_execution_begins_when_it_may_or_is_stopped():
-    flow, done, stopped = Flow(1000, max_running=1, begun=False), threading.Event(), threading.Event()
+    flow, done, stopped = Flow(1000, max_running=1), threading.Event(), threading.Event()
     for stop in (flow.begin, stopped.set):
-        flow.begun = False
+        flow.cold.begun = False
         stopped.clear()
         done.clear()
         waiting = threading.Thread(target=lambda: (flow.wait_until_begun(stopped.is_set), done.set()), daemon=True)
