@@ -63,12 +63,25 @@ class PerTrainer:
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
 
-def most() -> Resources:
-    """What the cluster has, or may grow to where that is known."""
-    have, grown = resources(), gcs.grown_resources()
-    return Resources(
-        max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)), have.object_store_bytes
-    )
+@dataclass(frozen=True)
+class Growth:
+    """How far the cluster may grow.
+
+    Attributes:
+        most: what it has, or may grow to; None where an autoscaler adds nodes and does not tell how many.
+        more: whether nodes may come that are not there yet.
+    """
+
+    most: Resources | None
+    more: bool
+
+
+def growth(have: Resources) -> Growth:
+    """How far a cluster that has so much may grow, as its autoscaler says."""
+    if grown := gcs.grown_resources():
+        cpus, gpus = max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0))
+        return Growth(Resources(cpus, gpus, have.object_store_bytes), more=True)
+    return Growth(None, more=True) if gcs.autoscaled() else Growth(have, more=False)
 
 
 def check(spec: Spec, have: Resources, world_size: int) -> None:
@@ -82,11 +95,11 @@ def check(spec: Spec, have: Resources, world_size: int) -> None:
     Raises:
         ClusterError: with what is needed and what there is.
     """
-    grown = gcs.grown_resources()
-    if not grown and gcs.autoscaled():
+    may = growth(have)
+    if may.most is None:
         return  # nodes come when tasks wait for them; a watchdog tells of those that never come
-    _check_totals(spec, world_size, max(have.cpus, grown.get("CPU", 0.0)), max(have.gpus, grown.get("GPU", 0.0)))
-    if not grown:
+    _check_totals(spec, world_size, may.most)
+    if not may.more:
         check_room(spec.read)
         _check_gpus(spec, have, world_size)
 
@@ -120,11 +133,11 @@ def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
     Raises:
         ClusterError: with what is needed and what there is.
     """
-    grown, have = gcs.grown_resources(), most()
-    if not grown and gcs.autoscaled():
+    may = growth(resources())
+    if may.most is None:
         return
-    _check_totals(spec, trainers, have.cpus, have.gpus, each)
-    if grown:
+    _check_totals(spec, trainers, may.most, each)
+    if may.more:
         return  # nodes may come that are not there to be looked at
     nodes = [node for node in _alive() if each.labels.items() <= (node.get("Labels") or {}).items()]
     if not nodes:
@@ -138,27 +151,25 @@ def check_job(spec: Spec, trainers: int, each: PerTrainer) -> None:
             )
 
 
-def _check_totals(
-    spec: Spec, world_size: int, have_cpus: float, have_gpus: float, each: PerTrainer | None = None
-) -> None:
+def _check_totals(spec: Spec, world_size: int, have: Resources, each: PerTrainer | None = None) -> None:
     cpus, gpus = (each.cpus, each.gpus) if each else (0.0, 0.0)
     augment = spec.augment
     actors = augment.actors * world_size
     for_trainers = f", {world_size * cpus:g} for {world_size} trainers" if cpus else ""
     need = spec.read.cpus + actors * augment.cpus + world_size * cpus
-    if need > have_cpus:
+    if need > have.cpus:
         raise ClusterError(
             f"{need:g} CPUs are needed ({spec.read.cpus:g} for a reader, {actors * augment.cpus:g} for {actors} "
-            f"augmentation actors{for_trainers}) and the cluster has {have_cpus:g}",
+            f"augmentation actors{for_trainers}) and the cluster has {have.cpus:g}",
             hint="Add CPU nodes, or lower read.cpus or augment.cpus" + (" or the trainers' CPUs" if cpus else ""),
         )
     augmenting = actors * augment.gpus if augment.pipeline and augment.device == "gpu" else 0.0
-    if augmenting + world_size * gpus > have_gpus:
+    if augmenting + world_size * gpus > have.gpus:
         parts = [f"{augmenting:g} for {actors} augmentation actors"] if augmenting else []
         parts += [f"{world_size * gpus:g} for {world_size} trainers"] if gpus else []
         raise ClusterError(
             f"{augmenting + world_size * gpus:g} GPUs are needed ({', '.join(parts)}) and the cluster has "
-            f"{have_gpus:g}",
+            f"{have.gpus:g}",
             hint="Use augment.device: cpu, or a fraction of a GPU each (augment.gpus)" if augmenting else None,
         )
 
