@@ -87,7 +87,7 @@ def read_records(runs: Sequence[Run], wanted: Wanted, storage: Storage) -> pa.Ta
 
 def warm_up() -> None:
     """Have what is compiled compiled, or loaded from the cache."""
-    with compiling(Path(records.__file__)):
+    with compiling(Path(records.__file__).parent):
         scan(np.zeros(0, np.uint8), check_payload=True)
     example.warm_up()
 

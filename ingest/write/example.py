@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from ingest.errors import SchemaError
 from ingest.jit import compiled
 from ingest.manifest.columns import is_list
-from ingest.manifest.records import masked
+from ingest.manifest.records import FRAME_BYTES, HEADER_BYTES, seal
 
 _LIST = {"bytes": 0x0A, "float": 0x12, "int64": 0x1A}  # Feature's oneof, as tags
 _SHORT = 64
-_HEADER, _FOOTER = 12, 4  # of a record: length and its checksum before the payload, the payload's after it
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,13 @@ def encode(table: pa.Table) -> NDArray[np.uint8]:
         _add_sizes(column.name, column.rows, column.present, column.ends, column.values, _LIST[column.kind], sizes)
     payload = sizes + _wrapping(sizes)
     starts = np.zeros(rows + 1, np.int64)
-    np.cumsum(payload + _HEADER + _FOOTER, out=starts[1:])
+    np.cumsum(payload + FRAME_BYTES, out=starts[1:])
     out = np.empty(int(starts[-1]), np.uint8)
     at = starts[:-1].copy()
     _begin(out, at, payload, sizes)
     for column in columns:
         _put(column.name, column.rows, column.present, column.ends, column.values, _LIST[column.kind], out, at)
-    _end(out, starts)
+    seal(out, starts)
     return out
 
 
@@ -225,8 +224,8 @@ def _begin(out: NDArray[np.uint8], at: NDArray[np.int64], payload: NDArray[np.in
         place = at[row]
         for byte in range(8):
             out[place + byte] = np.uint8((payload[row] >> (8 * byte)) & 255)
-        out[place + _HEADER] = 0x0A
-        at[row] = _put_varint(out, place + _HEADER + 1, sizes[row])
+        out[place + HEADER_BYTES] = 0x0A
+        at[row] = _put_varint(out, place + HEADER_BYTES + 1, sizes[row])
 
 
 @compiled
@@ -272,18 +271,3 @@ def _put(
                 for item in range(first, last):
                     place = _put_varint(out, place, np.int64(values[item]))  # type: ignore[arg-type]
         at[row] = place
-
-
-@compiled
-def _put_checksum(out: NDArray[np.uint8], start: int, stop: int, at: int) -> None:
-    crc = masked(out, start, stop)
-    for byte in range(4):
-        out[at + byte] = np.uint8((crc >> np.uint32(8 * byte)) & np.uint32(255))
-
-
-@compiled
-def _end(out: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
-    for row in range(len(starts) - 1):
-        start, stop = starts[row], starts[row + 1]
-        _put_checksum(out, start, start + 8, start + 8)
-        _put_checksum(out, start + _HEADER, stop - _FOOTER, stop - _FOOTER)

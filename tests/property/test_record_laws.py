@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.manifest import crc
-from ingest.manifest.records import frame, scan
+from ingest.manifest.records import crc, frame, scan
 
 pytestmark = pytest.mark.property
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
 
 from ingest import jit
-from ingest.manifest import crc
-from ingest.manifest.records import CUT, LENGTH, LONG, begins_record, frame, masked_crc, scan
+from ingest.manifest import records
+from ingest.manifest.records import CUT, LENGTH, LONG, begins_record, crc, frame, framing, masked_crc, scan, seal
 
 pytestmark = pytest.mark.unit
 
@@ -100,3 +102,28 @@ def test_a_cache_of_compiled_functions_is_found_where_nothing_can_be_written(tmp
     folder = tmp_path / f"ingest-numba-{os.getuid()}"
     assert str(folder) == numba.config.CACHE_DIR
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_sealing_gives_what_framing_gives():
+    payloads = [b"", b"a", bytes(5000), b"bc" * 7]
+    whole = b"".join(map(frame, payloads))
+    starts = np.cumsum([0, *(len(frame(payload)) for payload in payloads)])
+    bare = bytearray(whole)
+    for start, stop in itertools.pairwise(starts):
+        bare[start + 8 : start + 12] = bare[stop - 4 : stop] = bytes(4)
+    data = np.frombuffer(bare, np.uint8)
+    seal(data, starts)
+    assert data.tobytes() == whole
+
+
+@pytest.mark.skipif(bool(numba.config.BOUNDSCHECK), reason="checked code is not kept")
+def test_what_is_compiled_here_holds_as_long_as_the_folder():
+    found = [
+        value
+        for module in (crc, framing)
+        for value in vars(module).values()
+        if isinstance(value, numba.core.dispatcher.Dispatcher)
+    ]
+    assert len(found) >= 8
+    now = jit._content(Path(records.__file__).parent)
+    assert {each._cache._cache_file._source_stamp for each in found} == {now}

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ingest.jit import compiled
+from ingest.jit import kernel
 
 # numba keys its cache by the processor's name and features, so a constant of the processor may be compiled in.
 HARDWARE = bool(binding.get_host_cpu_features().get("sse4.2", False)) and binding.get_process_triple().startswith("x86")
@@ -81,7 +81,7 @@ def _instruction(builder: Any, name: str, crc_bits: int, data_bits: int) -> Any:
     return builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(crc, [crc, data]), name)
 
 
-@compiled
+@kernel
 def _crc_hardware(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
     wide = np.uint64(_ONES)
     at = start
@@ -95,7 +95,7 @@ def _crc_hardware(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
     return crc ^ _ONES
 
 
-@compiled
+@kernel
 def _crc_portable(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
     crc = _ONES
     at = start

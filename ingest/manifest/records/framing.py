@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.jit import compiled
-from ingest.manifest.crc import crc32c, load64
+from ingest.jit import kernel
+from ingest.manifest.records.crc import crc32c, load64
 
-HEADER_BYTES, FRAME_BYTES = 12, 16
+HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum before the payload, the payload's after it
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 MOST_BYTES = 2**31 - 1  # of a protocol buffer, and so of a payload
 
 CUT, LENGTH, LONG = 0, 1, 2  # why a scan stopped
@@ -66,16 +67,37 @@ def frame(payload: bytes) -> bytes:
 
 def masked_crc(data: bytes) -> bytes:
     """The four bytes that stand behind `data` as its checksum."""
-    return int(masked(np.frombuffer(data, np.uint8), 0, len(data))).to_bytes(4, "little")
+    return int(_masked(np.frombuffer(data, np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
-@compiled
-def masked(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
+@kernel
+def seal(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
+    """Put checksums into records whose lengths and payloads are in place.
+
+    Args:
+        data: uint8 (bytes,), C-contiguous.
+        starts: int64 (records + 1,), where each begins, and the end of the last.
+    """
+    for record in range(len(starts) - 1):
+        start, stop = starts[record], starts[record + 1]
+        _put_checksum(data, start, start + 8, start + 8)
+        _put_checksum(data, start + HEADER_BYTES, stop - FOOTER_BYTES, stop - FOOTER_BYTES)
+
+
+@kernel
+def _put_checksum(data: NDArray[np.uint8], start: int, stop: int, at: int) -> None:
+    crc = _masked(data, start, stop)
+    for byte in range(4):
+        data[at + byte] = np.uint8((crc >> np.uint32(8 * byte)) & np.uint32(255))
+
+
+@kernel
+def _masked(data: NDArray[np.uint8], start: int, stop: int) -> np.uint32:
     crc = crc32c(data, start, stop)
     return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _SHIFT)
 
 
-@compiled
+@kernel
 def _stored(data: NDArray[np.uint8], at: int) -> np.uint32:
     return np.uint32(
         np.uint32(data[at])
@@ -85,26 +107,26 @@ def _stored(data: NDArray[np.uint8], at: int) -> np.uint32:
     )
 
 
-@compiled
+@kernel
 def _length_fits(data: NDArray[np.uint8], at: int) -> bool:
-    return bool(masked(data, at, at + 8) == _stored(data, at + 8))
+    return bool(_masked(data, at, at + 8) == _stored(data, at + 8))
 
 
-@compiled
+@kernel
 def _length(data: NDArray[np.uint8], at: int) -> int:
     """The payload's length as written; -1 for one that no payload has."""
     length = load64(data, at)
     return -1 if length > np.uint64(MOST_BYTES) else np.int64(length)  # type: ignore[return-value]
 
 
-@compiled
+@kernel
 def _grown(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     more = np.empty(2 * len(values), np.int64)
     more[:count] = values[:count]
     return more
 
 
-@compiled
+@kernel
 def _scan(
     data: NDArray[np.uint8], check_payload: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, int, int]:
@@ -130,7 +152,7 @@ def _scan(
         if count == len(starts):
             starts, stops = _grown(starts, count), _grown(stops, count)
         starts[count], stops[count] = start, stop
-        if check_payload and masked(data, start, stop) != _stored(data, stop):
+        if check_payload and _masked(data, start, stop) != _stored(data, stop):
             if wrong == len(bad):
                 bad = _grown(bad, wrong)
             bad[wrong] = count
