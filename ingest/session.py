@@ -298,9 +298,9 @@ class Loader:
         """About once a second while the trainer waits."""
         self._hear()
         if waited_s >= self.spec.loader.timeout_s:
-            raise self._feed.stuck(waited_s)
+            raise self._feed.watch.stuck(waited_s)
         if not self._tally.begun and waited_s >= READERS_START_S and int(waited_s) % 5 == 0:
-            starved = self._feed.starved()
+            starved = self._feed.watch.starved()
             if starved is not None:
                 raise starved
 

@@ -23,13 +23,11 @@ class Joiner:
 
     Args:
         own: augments in this process; None: there is nothing to augment.
-
-    Attributes:
         arranged: whether the readers put rows in the order of the epoch, their sample ids beside them.
     """
 
-    def __init__(self, own: Augmentation | None) -> None:
-        self._own, self.arranged = own, False
+    def __init__(self, own: Augmentation | None, *, arranged: bool) -> None:
+        self._own, self._arranged = own, arranged
         self._tables: dict[int, pa.Table] = {}
         self._opened: dict[int, Arranged] = {}
         self._made: deque[dict[str, Any]] = deque()  # batches that were made with the last one
@@ -48,7 +46,7 @@ class Joiner:
         """Take a table, before the first job that needs it."""
         table = without_marks(blocks[0] if len(blocks) == 1 else pa.concat_tables(blocks))
         self._tables[key] = table
-        if self.arranged and not is_marked(table):
+        if self._arranged and not is_marked(table):
             self._opened[key] = Arranged(table)
 
     def batch(self, job: Job, behind: Iterable[Job]) -> dict[str, Any]:
@@ -62,7 +60,7 @@ class Joiner:
         Raises:
             IngestError: a sample of the batch is bad, or none of its rows is healthy.
         """
-        jobs = [job, *behind]
+        jobs = [job, *behind] if self._arranged else [job]
         try:
             return self._collated(jobs)
         finally:
@@ -89,8 +87,8 @@ class Joiner:
         pieces, ids = job.pieces(self._tables), job.sample_ids
         if not any(is_marked(table) for table, _ in pieces):
             arrays = collate(pieces)
-            return arrays if self.arranged else {**arrays, SAMPLE_ID: ids}
-        if self.arranged:
+            return arrays if self._arranged else {**arrays, SAMPLE_ID: ids}
+        if self._arranged:
             ids = collate([(table.select([SAMPLE_ID]), rows) for table, rows in pieces])[SAMPLE_ID]
         return identified(collate_healthy(pieces, ids), ids)
 
