@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ingest.errors import SchemaError, SourceError
+from ingest.manifest import arrow
 from ingest.manifest.columns import Columns, common_type, names_in, output_type
 from ingest.manifest.listing import DIRECTORY_INTEGER, HIVE_NULL
 from ingest.manifest.model import FileEntry, Manifest, Units
@@ -72,7 +73,7 @@ def in_file_order(files: Sequence[FileEntry], index: pa.Table) -> pa.Table:
     Raises:
         SourceError: a file could not be read; of several, the first by path.
     """
-    order = pc.index_in(pa.array([entry.url for entry in files]), index["url"].combine_chunks())
+    order = pc.index_in(arrow.column([entry.url for entry in files], pa.string()), index["url"].combine_chunks())
     if order.null_count or len(index) != len(files):
         raise SourceError(f"{len(files)} files were listed and {len(index)} indexed", hint="This is a bug in ingest")
     index = index.take(order)
@@ -91,7 +92,7 @@ def _distinct_schemas(index: pa.Table) -> list[_Seen]:
     encoded = index["schema"].cast(pa.binary()).combine_chunks()
     first: dict[bytes, int] = {}
     codes = encoded.dictionary_encode()
-    values, at = np.unique(codes.indices.to_numpy(), return_index=True)
+    values, at = np.unique(arrow.numbers(codes.indices), return_index=True)
     for value, row in sorted(zip(values, at, strict=True), key=lambda pair: int(pair[1])):
         first[codes.dictionary[int(value)].as_py()] = int(row)
     return [
@@ -214,7 +215,7 @@ def units_of(index: pa.Table) -> Units:
     Args:
         index: lists of `rows`, `bytes`, `memory_bytes` of each file's units; of TFRecord also `offset` and `file_row`.
     """
-    counts = pc.list_value_length(index["rows"]).to_numpy().astype(np.int64)
+    counts = arrow.numbers(pc.list_value_length(index["rows"])).astype(np.int64)
     file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     file_begin = np.cumsum(counts) - counts
     ordinal = (np.arange(len(file)) - file_begin[file]).astype(np.int32)
@@ -232,5 +233,5 @@ def units_of(index: pa.Table) -> Units:
 
 
 def _flat(lists: pa.ChunkedArray) -> NDArray[np.int64]:
-    flat: NDArray[np.int64] = pc.list_flatten(lists).to_numpy().astype(np.int64)
+    flat: NDArray[np.int64] = arrow.numbers(pc.list_flatten(lists)).astype(np.int64)
     return flat

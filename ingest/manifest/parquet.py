@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from ingest.errors import SourceError
 from ingest.manifest.columns import Columns
+from ingest.manifest.indexing import index_table
 from ingest.manifest.model import FileEntry
 from ingest.manifest.thrift import struct
 from ingest.spec import Storage
@@ -31,7 +31,6 @@ INDEX_SCHEMA = pa.schema(
 """One row for each file."""
 
 TAIL_BYTES = 64 << 10  # one request fetches most footers whole
-_THREADS = 16
 # Fields of parquet.thrift: FileMetaData.row_groups, RowGroup.columns, ColumnChunk.meta_data, ColumnMetaData.statistics,
 # and of those max, min, max_value, min_value.
 _ROW_GROUPS, _CHUNKS, _CHUNK, _STATISTICS, _BOUNDS = 4, 1, 3, 12, (1, 2, 5, 6)
@@ -89,14 +88,8 @@ def index_files(files: Sequence[FileEntry], columns: Mapping[str, str] | None, s
             text = error.message + (f". {error.hint}" if error.hint else "")
             return {"url": entry.url, "error": text, "schema": None, "rows": [], "bytes": [], "memory_bytes": []}
 
-    remote = bool(files) and open_filesystem(files[0].url, storage).remote
-    if remote and len(files) > 1:
-        with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-            rows = list(pool.map(one, files))
-    else:
-        rows = [one(entry) for entry in files]
     plain = pa.schema([f.with_type(pa.binary()) if f.name == "schema" else f for f in INDEX_SCHEMA])
-    return pa.Table.from_pylist(rows, schema=plain).cast(INDEX_SCHEMA)
+    return index_table(files, one, plain, storage).cast(INDEX_SCHEMA)
 
 
 def read_footer(entry: FileEntry, filesystem: FileSystem) -> Footer:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ingest.manifest import arrow
 from ingest.manifest.model import Damage, FileEntry, Manifest, Units
 from ingest.manifest.selection import Part, Selection
 from ingest.spec import FeatureType, Source, fingerprint
@@ -26,6 +27,16 @@ _META = b"ingest.manifest"
 _UNIT_TYPES = {
     "file": "i4", "ordinal": "i4", "rows": "i8", "bytes": "i8", "memory_bytes": "i8", "file_row": "i8", "offset": "i8",
 }  # fmt: skip
+_FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("url", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("partitions", pa.string()),  # as JSON
+        ("sidecar", pa.string()),
+    ]
+)
 
 
 def cache_key(files: Sequence[FileEntry], source: Source) -> str:
@@ -82,15 +93,8 @@ def _path(folder: str | os.PathLike[str], key: str) -> Path:
 
 def _to_table(manifest: Manifest) -> pa.Table:
     """One row for each unit; the files and the schema, which are other tables, as Arrow IPC in the metadata."""
-    files = pa.table(
-        {
-            "path": pa.array([f.path for f in manifest.files], pa.string()),
-            "url": pa.array([f.url for f in manifest.files], pa.string()),
-            "size": pa.array([f.size for f in manifest.files], pa.int64()),
-            "etag": pa.array([f.etag for f in manifest.files], pa.string()),
-            "partitions": pa.array([json.dumps(f.partitions) for f in manifest.files], pa.string()),
-            "sidecar": pa.array([f.sidecar for f in manifest.files], pa.string()),
-        }
+    files = arrow.table(
+        [{**vars(entry), "partitions": json.dumps(entry.partitions)} for entry in manifest.files], _FILES
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -103,11 +107,12 @@ def _to_table(manifest: Manifest) -> pa.Table:
         "features": {name: kind.model_dump(mode="json") for name, kind in manifest.features.items()},
         "damage": [asdict(each) for each in manifest.damage],
     }
-    table = pa.table({name: getattr(manifest.units, name) for name in _UNIT_TYPES})
+    units = manifest.units
+    table = pa.Table.from_arrays([arrow.of_numbers(getattr(units, name)) for name in _UNIT_TYPES], [*_UNIT_TYPES])
     if (selection := manifest.selection) is not None:
-        table = table.append_column("first_id", pa.array(selection.first_id))
-        table = table.append_column("total_rows", pa.array(selection.total_rows))
-        table = table.append_column("bitmap", pa.array(selection.bitmaps(), pa.large_binary()))
+        table = table.append_column("first_id", arrow.of_numbers(selection.first_id))
+        table = table.append_column("total_rows", arrow.of_numbers(selection.total_rows))
+        table = table.append_column("bitmap", arrow.column(selection.bitmaps(), pa.large_binary()))
         facts["selection"] = {
             "data_rows": selection.data_rows,
             "digest": selection.digest,
@@ -139,7 +144,7 @@ def _from_table(table: pa.Table) -> Manifest:
         )
         for f in files.to_pylist()
     )
-    units = Units(**{name: table[name].to_numpy().astype(np.dtype(kind)) for name, kind in _UNIT_TYPES.items()})
+    units = Units(**{name: arrow.numbers(table[name]).astype(np.dtype(kind)) for name, kind in _UNIT_TYPES.items()})
     schema = pa.ipc.read_schema(pa.py_buffer(meta[b"ingest.schema"]))
     classes = {name: tuple(values) for name, values in facts["classes"].items()}
     selection = _selection(table, facts["selection"]) if "selection" in facts else None
@@ -151,6 +156,6 @@ def _from_table(table: pa.Table) -> Manifest:
 
 
 def _selection(table: pa.Table, facts: dict[str, Any]) -> Selection:
-    first_id, total_rows = (table[name].to_numpy().astype(np.int64) for name in ("first_id", "total_rows"))
+    first_id, total_rows = (arrow.numbers(table[name]).astype(np.int64) for name in ("first_id", "total_rows"))
     part = None if facts["part"] is None else Part(**facts["part"])
     return Selection.of(first_id, total_rows, table["bitmap"].to_pylist(), part, facts["data_rows"], facts["digest"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingest.errors import SampleError, SourceError
+from ingest.manifest.indexing import index_table
 from ingest.manifest.model import Damage, FileEntry
 from ingest.manifest.records import FRAME_BYTES, HEADER_BYTES
 from ingest.manifest.sidecar import read_sidecar
@@ -20,7 +20,6 @@ from ingest.spec import Storage, TFRecord
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
 UNIT_BYTES = 8 << 20  # at which a unit ends, with the record that reaches it
-_THREADS = 16
 _SURVEY_FIRST, _SURVEY_LATER = 1024, 64  # records looked at: of a file's first chunk, of each later one
 _SPOT_BYTES = 256 << 10  # looked at in some places, where a sidecar saves reading the file
 
@@ -95,13 +94,7 @@ def index_records(
             return row | {"url": entry.url, "error": error.message + (f". {error.hint}" if error.hint else "")}
         return row | asdict(found) | {"url": entry.url, "survey": None if survey is None else survey.to_json()}
 
-    remote = bool(files) and open_filesystem(files[0].url, storage).remote
-    if remote and len(files) > 1:
-        with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-            rows = list(pool.map(one, files))
-    else:
-        rows = [one(entry) for entry in files]
-    return pa.Table.from_pylist(rows, schema=RECORD_INDEX_SCHEMA)
+    return index_table(files, one, RECORD_INDEX_SCHEMA, storage)
 
 
 _KINDS = [(each.name, each.type) for each in RECORD_INDEX_SCHEMA]
