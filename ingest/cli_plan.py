@@ -11,15 +11,14 @@ import ray
 from ingest.engine import cluster
 from ingest.engine.hosts import Found, find_manifests, lengths_found, sized
 from ingest.manifest.model import Manifest, refuse_damage
-from ingest.ops import output_bytes
 from ingest.plan.layout import Order
 from ingest.plan.mixture import layout_of
-from ingest.plan.reads import UnitSizes
-from ingest.plan.resolve import check_share, cost, resolve
+from ingest.plan.resolve import cost
 from ingest.plan.schedule import Share
-from ingest.plan.sources import described, epoch_rows, mix_of, row_bytes
+from ingest.plan.sources import described
 from ingest.plan.waste import estimate
-from ingest.session_choices import READ_AHEAD, bucketing_of, check_memory, memory_of, wanted
+from ingest.session_choices import READ_AHEAD, bucketing_of, memory_of
+from ingest.session_plan import plan_of
 from ingest.spec import Spec
 
 SHOWN = 100  # damaged places, each with its file, record and byte
@@ -109,19 +108,11 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
     found = find(spec, cache_dir)
     spec, manifest = sized(spec, found), found.manifest
     share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
-    mix = mix_of(spec, manifest, share.global_batch)
-    units, rows = manifest.units, epoch_rows(manifest, mix)
-    sizes = UnitSizes(units.bytes, units.memory_bytes)
-    allowed = memory_of(spec, have.object_store_bytes, world_size)
-    memory = allowed.blocks_bytes
-    order = resolve(wanted(spec), units.rows, sizes, world_size, memory, mix)
-    ops = spec.augment.pipeline
-    result_bytes = max(8, output_bytes(ops) if ops else row_bytes(manifest, mix))
-    check_share(share, rows, result_bytes, have.object_store_bytes)
-    check_memory(spec, allowed, share.batch * result_bytes, int(units.memory_bytes.max()))
+    memory = memory_of(spec, have.object_store_bytes, world_size)
+    start = plan_of(spec, manifest, share, memory, have.object_store_bytes)
+    units, rows, order, mix = manifest.units, start.rows, start.order, start.mix
     layout = layout_of(units.rows, order, 0, mix)
-    costs = cost(layout, sizes, world_size, share.batch, share.last)
-    window_bytes = min(int(spec.order.window_bytes), (memory or int(spec.order.window_bytes) * 2) // 2)
+    costs = cost(layout, start.sizes, world_size, share.batch, share.last)
     unit_bytes = int(units.memory_bytes.sum()) // len(units)
     return {
         "world_size": world_size,
@@ -142,10 +133,10 @@ def plan(spec: Spec, world_size: int, cache_dir: Path | None) -> dict[str, Any]:
         "read_amplification": costs.read_amplification,
         "rank_bytes": costs.rank_bytes,
         "rank_units": costs.rank_units.tolist(),
-        "window_bytes": window_bytes,
+        "window_bytes": start.window_bytes,
         "rank_window_bytes": costs.open_units * unit_bytes // world_size,
-        "rank_budget_bytes": int(window_bytes * READ_AHEAD),
-        "batch_bytes": result_bytes * share.batch,
+        "rank_budget_bytes": int(start.window_bytes * READ_AHEAD),
+        "batch_bytes": start.row_bytes * share.batch,
         "digest": manifest.digest,
         **({"sources": described(spec, manifest, mix)} if mix else {}),
         **_lengths(spec, found, order, share),

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.cli_common import cluster_session
-from ingest.engine.cluster import readers_for
 from ingest.errors import SpecError
-from ingest.ops import output_bytes
 from ingest.plan.layout import EpochLayout
 from ingest.plan.reads import UnitSizes
-from ingest.plan.resolve import Cost, check_share, cost, resolve
+from ingest.plan.resolve import Cost, cost
 from ingest.plan.schedule import Share
-from ingest.session_choices import READ_AHEAD, memory_of, prefetch_depth, wanted
+from ingest.session_choices import READ_AHEAD, memory_of, prefetch_depth, readers_of
+from ingest.session_plan import plan_for
 from ingest.simulate.machine import Machine
 from ingest.simulate.rank import Way
 from ingest.simulate.run import Job, Outcome, fit, simulate
@@ -48,7 +47,7 @@ class Data:
 
     @property
     def row_bytes(self) -> int:
-        return int(self.sizes.memory.sum()) // int(self.unit_rows.sum())
+        return int(self.sizes.memory.sum()) // max(1, int(self.unit_rows.sum()))
 
 
 def made_up(samples: int, row_bytes: int, unit_rows: int) -> Data:
@@ -103,33 +102,29 @@ def job_of(
     if spec.weights is not None or spec.batch.bucket_by is not None:
         raise SpecError("simulate knows one source in plain batches: no sources with weights, no batch.bucket_by")
     share = Share(0, world_size, spec.batch.per_rank(world_size), spec.batch.last)
-    rows, nodes = int(data.unit_rows.sum()), machine.trainer_nodes + machine.reader_nodes
-    allowed = memory_of(spec, nodes * store_bytes, world_size)
-    memory = allowed.blocks_bytes
-    order = resolve(wanted(spec), data.unit_rows, data.sizes, world_size, memory)
-    ops = spec.augment.pipeline
-    row_bytes = max(8, output_bytes(ops) if ops else data.row_bytes)
-    check_share(share, rows, row_bytes, nodes * store_bytes)
-    window_bytes = min(spec.order.window_bytes, (memory or spec.order.window_bytes * 2) // 2)
+    store_bytes *= machine.trainer_nodes + machine.reader_nodes
+    memory = memory_of(spec, store_bytes, world_size)
+    plan = plan_for(spec, data.unit_rows, data.sizes, share, memory, store_bytes, mean_bytes=data.row_bytes)
     cpus = machine.reader_nodes * machine.reader_cores or machine.trainer_nodes * machine.trainer_cores
     ranks_here = math.ceil(world_size / machine.trainer_nodes)
     actors = max(1, spec.augment.actors)
+    readers, first_readers = readers_of(spec, cpus, world_size)
     way = Way(
-        readers=readers_for(cpus, spec.read.cpus, world_size) if spec.read.readers == "auto" else spec.read.readers,
-        first_readers=max(1, int(cpus / spec.read.cpus) // 2),
-        budget_bytes=int(window_bytes * READ_AHEAD),
-        depth=prefetch_depth(spec, share.batch, row_bytes, allowed.batches_bytes),
+        readers=readers,
+        first_readers=first_readers,
+        budget_bytes=int(plan.window_bytes * READ_AHEAD),
+        depth=prefetch_depth(spec, share.batch, plan.row_bytes, memory.batches_bytes),
         actors=actors,
         threads=max(1, machine.trainer_cores // (ranks_here * actors))
         if spec.augment.threads == "auto"
         else spec.augment.threads,
         gpu=spec.augment.device == "gpu",
-        augmented=bool(ops),
+        augmented=bool(spec.augment.pipeline),
         step_s=step_s,
         steps=steps or max(LEAST_STEPS, SIMULATED_BATCHES // world_size),
     )
-    layout = EpochLayout(data.unit_rows, order, 0)
-    return Job(layout, data.sizes, data.files, share, order, way, spec.read.cpus, barrier)
+    layout = EpochLayout(data.unit_rows, plan.order, 0)
+    return Job(layout, data.sizes, data.files, share, plan.order, way, spec.read.cpus, barrier)
 
 
 def calibrated(spec: Spec, data: Data, machine: Machine, run: Path, store_bytes: int) -> Machine:

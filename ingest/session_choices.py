@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ingest.engine.cluster import readers_for
 from ingest.engine.hosts import CALLS_AT_A_TIME
 from ingest.engine.jobs import Decoding
 from ingest.errors import PlanError
@@ -139,6 +140,19 @@ def batch_row_bytes(spec: Spec, mean_bytes: int) -> int:
 def arranged(spec: Spec, mean_bytes: int) -> bool:
     """Whether reads put their rows in order: where nothing is augmented, and rows are cheaper moved than found."""
     return not spec.augment.pipeline and mean_bytes <= ARRANGED_ROW_BYTES
+
+
+def readers_of(spec: Spec, cpus: float, world_size: int) -> tuple[int, int]:
+    """Reads of a rank that may run at a time, and how many of them until it has made a batch.
+
+    Args:
+        spec: says how many, or `auto`.
+        cpus: of the cluster.
+        world_size: ranks.
+    """
+    read = spec.read
+    most = readers_for(cpus, read.cpus, world_size) if read.readers == "auto" else read.readers
+    return most, max(1, int(cpus / read.cpus) // 2)
 
 
 def bucketing_of(spec: Spec) -> Bucketing | None:

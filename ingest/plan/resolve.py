@@ -63,7 +63,7 @@ def resolve(
     """
     if len(unit_rows) == 0:
         raise PlanError("the data set has no rows", hint="Check source.path and that the files hold rows")
-    window_bytes = min(wanted.window_bytes, memory_bytes // 2) if memory_bytes else wanted.window_bytes
+    window_bytes = open_bytes(wanted.window_bytes, memory_bytes)
     if wanted.shuffle == "full":
         _check_full(int(sizes.memory.sum()), world_size, memory_bytes, wanted.window_bytes)
     parts = _parts(unit_rows, sizes, mix)
@@ -74,6 +74,11 @@ def resolve(
     fitting = min(window_bytes // unit_bytes, OPEN_UNITS) // open_lanes
     interleave = wanted.interleave or max(1, min(most, fitting))
     return Order(wanted.seed, wanted.shuffle, lanes, interleave)
+
+
+def open_bytes(window_bytes: int, memory_bytes: int | None) -> int:
+    """Encoded bytes of the windows open at a time: as many as asked for, and at most half of a rank's memory."""
+    return min(window_bytes, memory_bytes // 2) if memory_bytes else window_bytes
 
 
 def check_share(share: Share, rows: int, row_bytes: int, store_bytes: int) -> None:

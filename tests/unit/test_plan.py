@@ -13,7 +13,7 @@ from ingest.errors import PlanError
 from ingest.plan.lanes import bit_reversal, deal
 from ingest.plan.layout import EpochLayout, Order
 from ingest.plan.reads import gather_reads
-from ingest.plan.resolve import Wanted, check_share, cost, resolve
+from ingest.plan.resolve import Wanted, check_share, cost, open_bytes, resolve
 from ingest.plan.schedule import Schedule, Share
 from tests.plans import deliver, sizes_of
 
@@ -61,6 +61,11 @@ def test_auto_takes_fewer_lanes_where_a_unit_would_be_read_too_often():
     order = resolve(wanted(), rows + np.arange(8), sizes_of(rows), world_size=1)
     layout = EpochLayout(rows + np.arange(8), order, 0)
     assert cost(layout, sizes_of(rows), 1, 10, "drop").read_amplification <= 1.25
+
+
+@pytest.mark.parametrize(("memory", "opened"), [(None, 256), (1000, 256), (512, 256), (511, 255), (100, 50)])
+def test_windows_open_at_a_time_take_at_most_half_of_a_rank_s_memory(memory, opened):
+    assert open_bytes(256, memory) == opened
 
 
 def test_auto_keeps_the_open_units_within_the_window_bytes():
