@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class Plan:
 
     share: Share
     memory: Memory
-    sizes: UnitSizes
+    sizes: UnitSizes = field(compare=False)  # arrays, which follow from the data
     order: Order
     mix: Mix | None
     rows: int

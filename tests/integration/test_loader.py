@@ -251,19 +251,31 @@ def test_fifty_breaks_leave_everything_where_it_was(numbers):
     assert [t.name for t in threading.enumerate() if t.name.startswith("ingest")] == []
 
 
-def test_loaders_one_after_another_leave_no_actor_and_no_process(numbers):
-    def mine():
-        names = ("FeederHost", "AugmentHost", "CatalogHost")
-        children = psutil.Process().children(recursive=True)
-        return [child for child in children if any(name in " ".join(child.cmdline()) for name in names)]
+def hosts():
+    names = ("FeederHost", "AugmentHost", "CatalogHost")
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if any(name in " ".join(child.cmdline()) for name in names)]
 
+
+def test_loaders_one_after_another_leave_no_actor_and_no_process(numbers):
     for _ in range(2):
         with ingest.Loader(spec(numbers, batch={"size": 20}), 0, 1, cache_dir=None) as loader:
             next(iter(loader))
-            running = mine()
+            running = hosts()
             assert running
         _, alive = psutil.wait_procs(running, timeout=20)
         assert alive == []
+
+
+def test_a_loader_that_is_forgotten_leaves_no_actor_and_no_process(numbers):
+    loader = ingest.Loader(spec(numbers, batch={"size": 20}), 0, 1, cache_dir=None)
+    next(iter(loader))
+    running = hosts()
+    assert running
+    del loader
+    gc.collect()
+    _, alive = psutil.wait_procs(running, timeout=20)
+    assert alive == []
 
 
 def test_a_closed_loader_says_so(numbers):
