@@ -21,11 +21,10 @@ from ingest.spec import Storage
 from ingest.storage.base import Blob, FileInfo
 from ingest.storage.clients import read_timeout_s
 from ingest.storage.failures import Kind, StoreError, failure, of_status, plain
+from ingest.storage.ranges import cut_short, fetch_ranges
 from ingest.storage.retry import persist
 from ingest.storage.traffic import TRAFFIC, Limiter
 
-_PARALLEL_RANGES = 8
-_SHORT_TRIES = 3
 _CHUNK_BYTES = 1 << 20
 
 
@@ -101,10 +100,7 @@ class WebFiles:
         def fetch(span: tuple[int, int]) -> Blob:
             return persist(self, lambda _: self._get(url, span, etag))
 
-        if len(ranges) == 1:
-            return [fetch(ranges[0])]
-        with ThreadPoolExecutor(min(_PARALLEL_RANGES, len(ranges) or 1)) as pool:
-            return list(pool.map(fetch, ranges))
+        return fetch_ranges(fetch, ranges)
 
     def local_path(self, url: str) -> None:
         del url
@@ -160,13 +156,7 @@ class WebFiles:
             answer.release_conn() if answer.length_remaining == 0 else answer.close()
         TRAFFIC.add(get_bytes=len(blob))
         if len(blob) != end - start:
-            short = failure(
-                Kind.BROKEN,
-                url,
-                f"{len(blob)} bytes came where {end - start} were asked for, from byte {start}: it is truncated",
-            )
-            short.most_tries = _SHORT_TRIES
-            raise short
+            raise cut_short(url, blob, span)
         return blob
 
 

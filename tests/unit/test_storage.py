@@ -11,8 +11,8 @@ from obstore import exceptions as failures
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
-from ingest.storage import cloud
 from ingest.storage.filesystem import open_filesystem
+from ingest.storage.obstore_errors import explained
 
 pytestmark = pytest.mark.unit
 
@@ -105,8 +105,8 @@ def test_missing_credentials_are_named():
     error = failures.GenericError(
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1s"
     )
-    assert "no credentials" in str(cloud._explained(error, "s3://b/x"))
-    assert "Debug source" not in str(cloud._explained(failures.GenericError("a\n\nDebug source: b"), "s3://b/x"))
+    assert "no credentials" in str(explained(error, "s3://b/x"))
+    assert "Debug source" not in str(explained(failures.GenericError("a\n\nDebug source: b"), "s3://b/x"))
 
 
 def test_cloud_options_on_another_scheme_are_refused():
