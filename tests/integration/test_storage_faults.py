@@ -80,7 +80,7 @@ def test_throttling_is_waited_out_with_growing_waits(store, proxy, monkeypatch):
     waits = []
     monkeypatch.setattr(retry._WAITING, "wait", waits.append)
     monkeypatch.setattr(retry.random, "uniform", lambda low, high: high)
-    monkeypatch.setattr(store[0], "retry_s", 100)
+    monkeypatch.setattr(store[0]._bucket, "retry_s", 100)
     before = counters()
     proxy.add(faults.slow_down(), 8)
     assert read(store) == DATA[100:1100]
