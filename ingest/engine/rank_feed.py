@@ -50,12 +50,8 @@ class RankFeed:
     A feeder that dies is made anew and goes on at the batch after the last one received: the trainer sees a pause.
 
     Args:
-        spec: what to do.
-        batch_rows: rows of a batch.
-        threads: decoding threads of each augmentation actor.
-        gpu: whether augmentation actors get GPUs.
-        rank: for names and errors.
-        call_batches: the most batches that an augmentation actor makes in a call.
+        spec, batch_rows, threads, gpu, rank, call_batches: as of `RankActors`, and of what augments in this process
+            where there are no augmentation actors.
 
     Attributes:
         watch: answers a watchdog.
