@@ -1,33 +1,29 @@
-"""A function of a file over some files, several at a time where they lie in a store: its rows as a table."""
+"""A function of a file over some files, several at a time where they lie in a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
-import pyarrow as pa
-
-from ingest.manifest import arrow
 from ingest.manifest.model import FileEntry
 from ingest.spec import Storage
 from ingest.storage.filesystem import open_filesystem
 
 _THREADS = 16
+_T = TypeVar("_T")
 
 
-def index_table(
-    files: Sequence[FileEntry], row: Callable[[FileEntry], Mapping[str, Any]], schema: pa.Schema, storage: Storage
-) -> pa.Table:
-    """A row for each file, in order.
+def over_files(files: Sequence[FileEntry], work: Callable[[FileEntry], _T], storage: Storage) -> Iterator[_T]:
+    """What comes of each file, in order.
 
     Args:
         files: on one store.
-        row: of a file, by the names of the schema.
-        schema: see `arrow.column` for what types there may be.
-        storage: how to reach the store.
+        work: may wait for the store; raises nothing.
+        storage: how to reach it.
     """
     if len(files) > 1 and open_filesystem(files[0].url, storage).remote:
         with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-            return arrow.table(list(pool.map(row, files)), schema)
-    return arrow.table([row(entry) for entry in files], schema)
+            yield from pool.map(work, files)
+    else:
+        yield from map(work, files)

@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingest.errors import SampleError, SourceError
-from ingest.manifest.indexing import index_table
+from ingest.manifest import arrow
+from ingest.manifest.indexing import over_files
 from ingest.manifest.model import Damage, FileEntry
 from ingest.manifest.records import FRAME_BYTES, HEADER_BYTES
 from ingest.manifest.sidecar import read_sidecar
@@ -94,7 +95,7 @@ def index_records(
             return row | {"url": entry.url, "error": error.message + (f". {error.hint}" if error.hint else "")}
         return row | asdict(found) | {"url": entry.url, "survey": None if survey is None else survey.to_json()}
 
-    return index_table(files, one, RECORD_INDEX_SCHEMA, storage)
+    return arrow.table(list(over_files(files, one, storage)), RECORD_INDEX_SCHEMA)
 
 
 _KINDS = [(each.name, each.type) for each in RECORD_INDEX_SCHEMA]
