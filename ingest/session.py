@@ -222,7 +222,7 @@ class Loader:
 
     def _stop_prefetch(self) -> None:
         if self._prefetcher is not None:
-            self._prefetcher.stop()
+            self._prefetcher.stop(self._run.feed.interrupt)
             self._holder.clear()
             self._prefetcher = None
 

@@ -60,7 +60,7 @@ class Feeder:
         self._augmenters: Sequence[Any] = ()
         self._keys = itertools.count(first_key)
         self._drops: list[list[int]] = []  # for each augmenter (or the loader), keys that it may forget
-        self._generation = -1
+        self._generation = self._taking = -1  # the trainer's latest, and that of the take under way
         self._turn = -1  # of the augmenters
         self._waiting_since: float | None = None
         self._waiting_for: tuple[OpenWindow, int, int] | None = None
@@ -107,14 +107,18 @@ class Feeder:
 
     def start(self, generation: int, epoch: int, position: int, chunk: Chunk | None = None) -> None:
         """Turn to a position, and the chunk that it lies in; batches of earlier generations are forgotten."""
-        with self._flow.changed:
-            self._generation = generation
-            self._flow.changed.notify_all()
+        self.give_way(generation)
         with self._lock:
             self._drop_all()
             self._add_epoch(epoch, position, 0, chunk)
             self._steps = self._walk()
             self._extend()
+
+    def give_way(self, generation: int) -> None:
+        """Let takes of earlier generations end, whatever they wait for."""
+        with self._flow.changed:
+            self._generation = max(self._generation, generation)
+            self._flow.changed.notify_all()
 
     def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
         """The next batches, all for the same augmentation actor.
@@ -130,6 +134,7 @@ class Feeder:
         with self._lock:
             if generation != self._generation:
                 return None
+            self._taking = generation
             if self._failed is not None:
                 return self._failed
             try:
@@ -323,32 +328,31 @@ class Feeder:
         return Taken(info, job, turn)
 
     def _await(self, epoch: EpochUnderWay, lane: int, window: int) -> OpenWindow:
-        generation = self._generation
         while (opened := epoch.windows.get((lane, window))) is None:
             if epoch.all_planned:
                 raise StageError(f"lane {lane} has no window {window} in the plan", stage="feed")
-            self._extend_when_possible(generation)
+            self._extend_when_possible()
         delivery = opened.read.delivery
         with self._flow.changed:
             self._waiting_since, self._waiting_for = time.monotonic(), (opened, lane, window)
             try:
                 while not delivery.complete:
-                    self._flow.changed.wait(1.0)
-                    if generation != self._generation:
+                    if self._taking != self._generation:
                         raise _Restarted
+                    self._flow.changed.wait(1.0)
             finally:
                 self._waiting_since = self._waiting_for = None
         if delivery.error is not None:
             raise delivery.error
         return opened
 
-    def _extend_when_possible(self, generation: int) -> None:
+    def _extend_when_possible(self) -> None:
         """The step needs a window whose execution has not begun: wait for its turn."""
         with self._flow.changed:
             while self._segments and not self._segments[-1].submitted_all:
-                self._flow.changed.wait(0.05)
-                if generation != self._generation:
+                if self._taking != self._generation:
                     raise _Restarted
+                self._flow.changed.wait(0.05)
         self._extend()
 
     def _expire(self, step: int) -> None:

@@ -74,6 +74,9 @@ class FeederHost:
     def start(self, generation: int, epoch: int, position: int, chunk: Chunk | None) -> None:
         self._feeder.start(generation, epoch, position, chunk)
 
+    def give_way(self, generation: int) -> None:
+        self._feeder.give_way(generation)
+
     def take(self, generation: int, count: int) -> list[Taken | IngestError | None]:
         return self._feeder.take(generation, count)
 

@@ -107,6 +107,10 @@ class RankActors:
         """
         ask(self.control("start").remote(generation, epoch, position, chunk), self._rank)
 
+    def give_way(self, generation: int) -> None:
+        """Let the feeder's takes of earlier generations end; not waited for."""
+        self.control("give_way").remote(generation)
+
     def take(self, generation: int, count: int) -> ray.ObjectRef:
         """The feeder's answer to come for the next batches."""
         return self.feeder.take.options(concurrency_group="take").remote(generation, count)

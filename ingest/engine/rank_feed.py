@@ -118,6 +118,11 @@ class RankFeed:
         self._receiver.clear()
         self._actors.start(self._generation, *self._at)
 
+    def interrupt(self) -> None:
+        """Let a fetch that waits for the feeder end soon, for its place is being left: `start` says where to."""
+        self._generation += 1
+        self._actors.give_way(self._generation)
+
     def request(self, count: int) -> Ticket:
         """Ask for the next batches. Their jobs go to the augmentation actors as soon as the feeder names them."""
         ticket = Ticket(count, self._take(count))
