@@ -39,8 +39,10 @@ $(AZURITE): $(STAMP)
 		npm install --silent --no-fund --no-audit --prefix $(VENV)/azurite azurite@3.37.0 && touch $@; \
 	else echo "npm is not there: the tests against Azure's emulator will be skipped"; fi
 
+# Those of the integration tests start clusters of their own, which fill the cores by themselves.
 test: lint $(AZURITE) ## lint and the default tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile tests/unit tests/property
+	$(PY) -m pytest tests/integration tests/gpu
 
 test-slow: setup ## the tests that take minutes or gigabytes
 	$(PY) -m pytest -m slow
