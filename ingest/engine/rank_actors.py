@@ -21,6 +21,7 @@ from ingest.spec import Spec
 FOREVER = -1
 CLOSE_S = 10.0
 ANSWER_S = 10.0  # for an actor that is asked how it is
+GONE_S = 0.5  # for one that Ray starts anew: if it is dead for good, that is known at once
 KEYS_EACH = 1 << 40  # table keys of each feeder, so that a new one never repeats one of the old
 
 
@@ -119,11 +120,13 @@ class RankActors:
 
     def replace_dead(self) -> bool:
         """Make those anew that are gone; whether the feeder is another one now, which must be configured."""
+        feeder = self.control("counters").remote()
+        asked = [actor.counters.options(concurrency_group="hold").remote() for actor in self.augmenters]
+        fresh = _gone(feeder, ANSWER_S)
         self.augmenters = [
-            actor if _lives(actor.counters.options(concurrency_group="hold")) else self._make_augmenter()
-            for actor in self.augmenters
+            self._make_augmenter() if _gone(answer, GONE_S) else actor
+            for actor, answer in zip(self.augmenters, asked, strict=True)
         ]
-        fresh = not _lives(self.control("counters"))
         if fresh:
             cluster.kill(self.feeder)  # it may live on a node that is cut off
             self._make_feeder()
@@ -185,13 +188,12 @@ class RankActors:
         cluster.kill(*self.augmenters)
 
 
-def _lives(method: Any) -> bool:
+def _gone(answer: ray.ObjectRef, timeout_s: float) -> bool:
+    """Whether an actor that was asked is dead for good."""
     try:
-        ray.get(method.remote(), timeout=ANSWER_S)
-    except ray.exceptions.GetTimeoutError:
-        return True  # busy, or starting anew
-    except ray.exceptions.ActorUnavailableError:
-        return True
+        ray.get(answer, timeout=timeout_s)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+        return False  # busy, or starting anew
     except ray.exceptions.RayActorError:
-        return False
-    return True
+        return True
+    return False
