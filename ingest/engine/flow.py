@@ -104,6 +104,8 @@ class Flow:
         """Take the executor's own counts of reads started and running."""
         with self.changed:
             self.held_bytes += sum(stretch.read_bytes[stretch.submitted : submitted])
+            if submitted > stretch.submitted:
+                self.changed.notify_all()
             stretch.submitted, stretch.running = submitted, running
 
     def follow(self, now: float) -> None:
@@ -138,6 +140,18 @@ class Flow:
             while not (
                 stopped() or stretch.closed or stretch.submitted >= len(stretch.read_bytes) or self._may_start(stretch)
             ):
+                self.changed.wait(WAKE_S)
+
+    def wait_until_due(self, stretch: Stretch, arrived: int, ended: Callable[[], bool]) -> None:
+        """Sleep while nothing can arrive: all reads that were started have, and others are to start.
+
+        Args:
+            stretch: the reads of one execution.
+            arrived: how many of them have.
+            ended: whether the executor has, for any reason.
+        """
+        with self.changed:
+            while stretch.submitted <= arrived < len(stretch.read_bytes) and not (stretch.closed or ended()):
                 self.changed.wait(WAKE_S)
 
     def begin(self) -> None:

@@ -45,6 +45,12 @@ def stop_execution(key: str) -> None:
         executor.shutdown(force=False)
 
 
+def ended(key: str) -> bool:
+    """Whether the execution has, or never began."""
+    executor = _executors.get(key)
+    return executor is None or not executor.is_alive()
+
+
 class Admit(BackpressurePolicy):
     """Asks the flow whether the next read may start; the only policy of our executions."""
 

@@ -72,6 +72,7 @@ class Segment:
         self._open_error, self._place, self._name = open_error, place, name
         self._key = f"{name}-{uuid.uuid4().hex[:8]}"
         self._stopped = False
+        self._arrived = 0  # reads whose blocks are all here
         self._thread = threading.Thread(target=self._run, name=self._key, daemon=True)
 
     @property
@@ -100,6 +101,8 @@ class Segment:
                 if self._stopped:
                     break
                 self._take(bundle)
+                # Ray Data's own wait for a block looks a hundred times a second whether one is there.
+                self._flow.wait_until_due(self._stretch, self._arrived, lambda: private.ended(self._key))
             self._finish(None)
         except Exception as error:  # noqa: BLE001 - carried to the trainer, with its cause, by the next delivery
             self._finish(error)
@@ -116,12 +119,10 @@ class Segment:
         return dataset.iter_internal_ref_bundles()
 
     def _take(self, bundle: Any) -> None:
-        with self._flow.changed:
-            index = next((i for i, d in enumerate(self._deliveries) if not d.complete), None)
         for entry in bundle.blocks:
-            if index is None:
+            if self._arrived == len(self._deliveries):
                 raise StageError("a read gave more rows than the manifest lists", stage="read")
-            delivery = self._deliveries[index]
+            delivery = self._deliveries[self._arrived]
             rows = int(entry.metadata.num_rows)
             away = cluster.away_bytes(entry.ref)
             error = self._open_error(entry.ref) if rows <= 1 else None
@@ -132,8 +133,8 @@ class Segment:
                 if error is None:
                     delivery.blocks.append((entry.ref, rows))
                     delivery.rows += rows
-                while index is not None and self._deliveries[index].complete:
-                    index = index + 1 if index + 1 < len(self._deliveries) else None
+                while self._arrived < len(self._deliveries) and self._deliveries[self._arrived].complete:
+                    self._arrived += 1
                 self._flow.arrive()
 
     def _finish(self, cause: Exception | None) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from ingest.engine import gcs
+from ingest.engine import gcs, private
 from ingest.engine.datasource import Call, error_in
 from ingest.engine.flow import Flow, Stretch
 from ingest.engine.segment import Delivery, Segment, run_calls
@@ -130,6 +130,16 @@ def test_stop_ends_an_execution_that_waits_for_its_budget():
     stopper.join(30)
     assert not stopper.is_alive()
     assert made.done
+
+
+def test_an_execution_that_ends_while_none_may_start_is_noticed():
+    flow, _, deliveries, made = segment(calls_of([table] * 8), budget=15_000)
+    made.start()
+    wait(flow, lambda: deliveries[0].complete)
+    private.stop_execution(made._key)
+    wait(flow, lambda: deliveries[7].complete)
+    assert "the read ended early" in str(deliveries[7].error)
+    made.stop()
 
 
 @pytest.mark.filterwarnings("ignore:The serialized size of your read function")  # as a feeder's process does

@@ -144,6 +144,26 @@ def test_a_stopped_executor_does_not_sleep_on():
     assert not thread.is_alive()
 
 
+def test_who_takes_blocks_sleeps_while_none_can_come(monkeypatch):
+    monkeypatch.setattr("ingest.engine.flow.WAKE_S", 60.0)
+    for wake in (
+        lambda flow, stretch, _: flow.observe(stretch, 2, 1),
+        lambda flow, stretch, _: flow.observe(stretch, 4, 1),
+        lambda flow, stretch, _: flow.close(stretch),
+        lambda flow, _, ended: (ended.set(), flow.advance(1)),
+    ):
+        flow, stretch, ended = Flow(budget_bytes=100, max_running=4), Stretch([10] * 4, [0] * 4), threading.Event()
+        flow.open(stretch)
+        flow.observe(stretch, 1, 1)
+        flow.wait_until_due(stretch, 0, ended.is_set)  # the one that has started is still to come
+        thread = threading.Thread(target=flow.wait_until_due, args=(stretch, 1, ended.is_set), daemon=True)
+        thread.start()
+        assert thread.is_alive()
+        wake(flow, stretch, ended)
+        thread.join(5)
+        assert not thread.is_alive()
+
+
 def test_reset_forgets_everything_held():
     flow, stretch = Flow(budget_bytes=50, max_running=8), Stretch([40], [0])
     flow.open(stretch)
