@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 import yaml
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +24,7 @@ from rich.text import Text
 from ingest import cli_auth
 from ingest.documents import read_yaml
 from ingest.errors import ClusterError, IngestError, SpecError
-from ingest.spec import Spec
+from ingest.spec import Size, Spec
 
 OK, FAULT, WRONG_CALL, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
@@ -78,7 +78,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _item(items: list[Any], number: str, override: str) -> dict[str, Any]:
-    item = items[int(number)] if number.isdigit() and int(number) < len(items) else None
+    item = items[int(number)] if number.isdecimal() and int(number) < len(items) else None
     if not isinstance(item, dict):
         raise SpecError(f"--set {override}: there is no section '{number}' in a list of {len(items)}")
     return item
@@ -285,7 +285,7 @@ def byte_size(name: str, text: str) -> int:
         SpecError: it is none.
     """
     try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
+        return int(TypeAdapter(Size).validate_python(text))
     except ValidationError:
         raise SpecError(f"{name} {text}: is no size", hint="For example 64MiB") from None
 

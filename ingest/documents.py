@@ -30,6 +30,11 @@ def read_yaml(text: str) -> Any:
     """The value of a YAML document.
 
     Raises:
-        yaml.YAMLError: it is none, or has a key twice.
+        yaml.YAMLError: it is none, or has a key twice, or a date or a number that cannot be.
     """
-    return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except ValueError as error:  # 2024-02-30, say
+        raise yaml.YAMLError(str(error)) from None
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deep") from None

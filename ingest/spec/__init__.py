@@ -6,7 +6,7 @@ from ingest.spec.delivery import Errors, LoaderOptions
 from ingest.spec.facts import class_facts, fingerprint
 from ingest.spec.order import Mixing, Order
 from ingest.spec.read import Read
-from ingest.spec.section import Amount, Auto, Count, Fraction, Section
+from ingest.spec.section import Amount, Auto, Count, Fraction, Section, Size
 from ingest.spec.source import FeatureType, Source, Split, TFRecord, WeightedSource
 from ingest.spec.storage import Cache, CachedStorage, Storage
 from ingest.spec.whole import Spec, json_schema
@@ -29,6 +29,7 @@ __all__ = [
     "Read",
     "Recipe",
     "Section",
+    "Size",
     "Source",
     "Spec",
     "Split",

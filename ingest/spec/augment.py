@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ingest.ops import Clip, Function, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform, recipe
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
-from ingest.spec.section import Amount, Auto, Count, Section
+from ingest.spec.section import NUMBER, Amount, Auto, Count, Section
 
 Recipe = Literal["imagenet_train", "imagenet_eval", "audio_waveform", "audio_mel", "video_clip", "none"]
 
@@ -38,7 +38,7 @@ class Augment(Section):
         "actor", description="in actors beside the trainer, or in the trainer's own process"
     )
     actors_per_trainer: Count = Field(1, description="augmentation actors of each rank")
-    cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    cpus: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] = Field(
         0.0, description="CPUs that Ray counts for each augmentation actor"
     )
     gpus: Amount = Field(1.0, description="GPUs of each augmentation actor, on device gpu")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import Field, field_validator
 
-from ingest.spec.section import Amount, Auto, Count, Fraction, Section
+from ingest.spec.section import Amount, Auto, Count, Fraction, Section, Size
 from ingest.spec.storage import no_credentials
 
 
@@ -15,7 +15,7 @@ class LoaderOptions(Section):
 
     framework: Literal["numpy", "torch", "jax", "tf"] = Field("numpy", description="what arrays the trainer receives")
     prefetch_batches: Count | Auto = Field("auto", description="ready batches kept ahead of the trainer")
-    memory_bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] | Auto = Field(
+    memory_bytes: Size | Auto = Field(
         "auto", description="that a rank's blocks and ready batches may take; auto: its share of the object store"
     )
     timeout_s: Amount = Field(300.0, description="no batch for so long is an error that says what is waited for")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,11 +27,14 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _known_keys(model: Any, path: list[str]) -> list[str]:
+    several = False  # of a list or a mapping of sections, the next part says which
     for part in path:
-        if part.isdigit():  # one of a list's sections
+        if several:
+            several = False
             continue
-        field = model.model_fields.get(part)
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
         kinds = () if field is None else (field.annotation, *get_args(field.annotation))  # a section, or one or None
+        several = any(get_origin(kind) in (tuple, dict) for kind in kinds)
         kinds = (*kinds, *(inner for kind in kinds for inner in get_args(kind)))  # a list of sections, or None
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not sections:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from ingest.spec.section import Auto, Count, Section
+from ingest.spec.section import NUMBER, Auto, Count, Section, Seed, Size
 
 
 class Mixing(Section):
@@ -28,15 +28,13 @@ class Mixing(Section):
 class Order(Section):
     """The order of rows, which the seed decides."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="of order and augmentation")
+    seed: Seed = Field(0, description="of order and augmentation")
     shuffle: Literal["none", "window", "full"] = Field(
         "window", description="file order, permuted within windows, or over all that a rank reads"
     )
-    window_bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] = Field(
-        ByteSize(256 << 20), description="read ahead for shuffling, per rank"
-    )
+    window_bytes: Size = Field(ByteSize(256 << 20), description="read ahead for shuffling, per rank")
     interleave: Count | Auto = Field("auto", description="units per window")
-    lanes: Annotated[int, Field(gt=0, le=2**16)] | Auto = Field("auto", description="a power of two")
+    lanes: Annotated[int, Field(gt=0, le=2**16), NUMBER] | Auto = Field("auto", description="a power of two")
 
     @field_validator("lanes")
     @classmethod

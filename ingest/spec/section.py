@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+
+
+def _number(value: Any) -> Any:
+    """YAML's `yes` and `on` are true, which would pass for a 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"is {str(value).lower()}, and a number is wanted")  # noqa: TRY004  # pydantic's way
+    return value
+
+
+def _size(value: Any) -> Any:
+    """All of a text counts: pydantic reads `1,5GiB` as 1, and passes over the rest."""
+    if isinstance(value, str) and not re.fullmatch(r"\s*\d*\.?\d+\s*[A-Za-z]*\s*", value, re.ASCII):
+        raise ValueError(f"is {value!r}, which is no size; for example 64MiB or 1.5GiB")
+    return _number(value)
+
 
 Auto = Literal["auto"]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(gt=0, lt=2**31)]
-Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NUMBER = BeforeValidator(_number)
+Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]
+Count = Annotated[int, Field(gt=0, lt=2**31), NUMBER]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
+Size = Annotated[ByteSize, Field(gt=0, lt=2**62), BeforeValidator(_size)]
 
 
 class Section(BaseModel):

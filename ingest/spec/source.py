@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ingest.errors import SpecError
 from ingest.predicate import parse
-from ingest.spec.section import Count, Section
+from ingest.spec.section import NUMBER, Count, Section, Seed
 from ingest.spec.storage import Storage, no_credentials
 
 
@@ -19,10 +19,10 @@ class Split(Section):
     """A share of the rows, by a hash of the sample id: the same at any seed of the order."""
 
     take: str = Field(description="the part to read")
-    of: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+    of: dict[str, Annotated[float, Field(gt=0, le=1), NUMBER]] = Field(
         description="part: its share of the rows; their sum is at most 1, and what is left is in no part"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="of the hash; another one gives other parts")
+    seed: Seed = Field(0, description="of the hash; another one gives other parts")
 
     @model_validator(mode="after")
     def _fits(self) -> Split:
@@ -81,7 +81,7 @@ class Source(Section):
         default_factory=dict,
         description="output name: the strings that become 0, 1, ...; auto: all that the data holds, sorted",
     )
-    limit: Annotated[int, Field(gt=0, lt=2**63)] | None = Field(
+    limit: Annotated[int, Field(gt=0, lt=2**63), NUMBER] | None = Field(
         None, description="the first rows only, in sorted file order, of those that `where` and `split` leave"
     )
     schema_: dict[str, FeatureType] = Field(
@@ -111,6 +111,9 @@ class Source(Section):
     @classmethod
     def _columns_as_mapping(cls, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
+            odd = [name for name in value if not isinstance(name, str)]
+            if odd:
+                raise ValueError(f"lists {odd[0]!r}: a list holds names; to rename, give one mapping, output: column")
             twice = [name for i, name in enumerate(value) if name in value[:i]]
             if twice:
                 raise ValueError(f"names {twice[0]!r} twice")
@@ -158,7 +161,9 @@ class Source(Section):
 class WeightedSource(Source):
     """One of several sources."""
 
-    weight: Annotated[float, Field(ge=0, lt=1e9)] = Field(1, description="its rows in an epoch, relative to the others")
+    weight: Annotated[float, Field(ge=0, lt=1e9), NUMBER] = Field(
+        1, description="its rows in an epoch, relative to the others"
+    )
 
 
 def _several(value: Any) -> list[Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import Field, model_validator
 
-from ingest.spec.section import Amount, Auto, Count, Section
+from ingest.spec.section import Amount, Auto, Count, Section, Size
 
 
 def no_credentials(url: str | None) -> str | None:
@@ -65,7 +64,7 @@ class Cache(Section):
     """What each node keeps on its own disk of what it has read from a store."""
 
     path: str | None = Field(None, description="a directory on each node; nothing is kept when left out")
-    bytes: Annotated[ByteSize, Field(gt=0, lt=2**62)] | None = Field(None, description="that it may fill, on each node")
+    bytes: Size | None = Field(None, description="that it may fill, on each node")
     decoded: bool = Field(
         False, description="keep rows with their images decoded, after the ops before the first random one"
     )

@@ -147,6 +147,8 @@ def test_overrides_reach_into_sections_and_are_validated(spec):
         ("batch.size=[", "not YAML"),
         ("batch.size.x=1", "'size' is not a mapping"),
         ("batch.sise=1", "did you mean 'size'"),
+        ("source.fill.day=2024-02-30", "not YAML: day is out of range"),
+        ("order.seed=" + "9" * 5000, "not YAML"),
     ],
 )
 def test_a_bad_override_is_refused(spec, override, named):

@@ -110,6 +110,8 @@ def test_frozen(section, key):
         ("loader.prefetch", "prefetch_batches"),
         ("augment.recipes", "recipe"),
         ("source.split.took", "take"),
+        ("source.schema.label.dtpe", "dtype"),
+        ("source.schema.7.dtpe", "dtype"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
@@ -261,6 +263,8 @@ def test_credentials_have_no_place_and_are_not_repeated():
         (b"\xff\xfe\xff", "cannot be read"),
         (b"batch: {size: 0}\nsource: {path: x}", "batch.size"),
         (b"1: 2\nsource: {path: x}", "1: unknown key"),
+        (b"source: {path: x, fill: {day: 2024-02-30}}", "is not YAML: day is out of range"),
+        (b"[" * 2000, "is not YAML: it is nested too deep"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, content, said):
@@ -279,6 +283,42 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_columns_may_be_a_list():
     assert Spec.load(with_("source.columns", ["image", "label"])).source.columns == {"image": "image", "label": "label"}
+
+
+@pytest.mark.parametrize("odd", [{"image": "image.bytes"}, ["image"], 7, None])
+def test_a_list_of_columns_holds_names_alone(odd):
+    said = refusal(with_("source.columns", ["label", odd]))
+    assert f"source.columns: lists {odd!r}" in said
+    assert "give one mapping" in said
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "batch.size", "batch.bucket_by.chunk", "order.seed", "order.lanes", "order.interleave", "order.window_bytes",
+        "read.cpus", "read.readers", "loader.timeout_s", "loader.memory_bytes", "errors.budget", "source.limit",
+        "source.split.of.val", "source.storage.retry_s", "augment.cpus",
+    ],
+)  # fmt: skip
+def test_true_is_no_number(path):
+    spec = with_(path, True)
+    if "bucket_by" in path:
+        spec["batch"]["bucket_by"]["column"] = "label"
+    if "split" in path:
+        spec["source"]["split"]["take"] = "val"
+    assert "is true, and a number is wanted" in refusal(spec)
+
+
+@pytest.mark.parametrize("size", ["1,5GiB", "1.5.5GiB", "1_000MiB", "64MiB per rank", "٣MiB", "MiB", "1.KB", "-1", ""])
+def test_what_is_no_size_is_refused_and_not_read_in_part(size):
+    assert f"order.window_bytes: is {size!r}, which is no size" in refusal(with_("order.window_bytes", size))
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [("1.5GiB", 3 << 29), (" 64 mib ", 64 << 20), (".5KiB", 512), ("12", 12), (5, 5)]
+)
+def test_sizes_in_their_spellings(size, count):
+    assert Spec.load(with_("order.window_bytes", size)).order.window_bytes == count
 
 
 def test_a_path_object_is_a_path(tmp_path):
