@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from urllib.parse import unquote
 
 from ingest.errors import SourceError
@@ -20,6 +21,7 @@ DIRECTORY_INTEGER = re.compile(r"-?[0-9]{1,18}")  # a hive key whose values all 
 _SHARD = r"-\d{5,}-of-\d{5,}"
 _TFRECORD = re.compile(rf"(\.tfrecords?({_SHARD})?|\.tfrec|{_SHARD})(\.(gz|gzip|zlib|zz|z))?$", re.IGNORECASE)
 _HIVE_DIRECTORY = re.compile(r"[^=./][^=/]*=[^/]*")
+_DANGLING = "Fetch the file that it stands for, or remove the link"
 _PARQUET_MAGIC = (b"PAR1", b"PARE")
 
 
@@ -34,7 +36,8 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
     every file counts.
 
     Raises:
-        SourceError: a path is missing, nothing is left to read, or there are files of both formats.
+        SourceError: a path is missing, nothing is left to read, there are files of both formats, a file is a link to
+            nothing, or a name is not UTF-8.
     """
     found: dict[str, tuple[FileInfo, bool]] = {}
     bases: list[str] = []
@@ -63,7 +66,26 @@ def list_files(source: Source) -> tuple[FileEntry, ...]:
             "Hidden files, files that begin with '_' and empty ones do not count",
         )
     kept.sort(key=lambda entry: (entry.path, entry.url))
+    _check_names(kept, {info.url for info, _ in found.values() if info.dangling})
     return tuple(kept)
+
+
+def _check_names(kept: Iterable[FileEntry], dangling: Collection[str]) -> None:
+    """Refuse data that would be left out in silence, and names that no manifest can hold.
+
+    Raises:
+        SourceError: a file is a link to nothing, as git-annex leaves what was not fetched, or its name is not UTF-8.
+    """
+    for entry in kept:
+        if entry.url in dangling:
+            raise SourceError("it is a link, and what it leads to is not there", path=entry.url, hint=_DANGLING)
+        try:
+            entry.url.encode()
+        except UnicodeEncodeError:
+            shown = entry.url.encode(errors="backslashreplace").decode()
+            raise SourceError(
+                "its name is not UTF-8", path=shown, hint="Rename it, or leave it out by a glob"
+            ) from None
 
 
 def format_of(files: Sequence[FileEntry], source: Source) -> str:
@@ -116,13 +138,14 @@ def _expand(path: str, filesystem: FileSystem, file_format: str) -> tuple[str, l
         base = path.rstrip("/")
         if not below and not filesystem.is_directory(path):
             raise missing("no such file or directory", path)
-        visible = [i for i in below if i.size and _visible(_relative(literal(i.url), literal(base)))]
+        visible = [i for i in below if (i.size or i.dangling) and _visible(_relative(literal(i.url), literal(base)))]
         return base, visible, _indices(below), False
     base, pattern = _split_glob(path)
     allow_hidden = any(_hidden(part) for part in pattern.split("/"))
     match = re.compile(_glob_regex(pattern))
     names = [(item, _relative(literal(item.url), literal(base))) for item in filesystem.walk(base)]
-    matched = [item for item, name in names if item.size and match.fullmatch(name) and (allow_hidden or _visible(name))]
+    seen = [(item, name) for item, name in names if (item.size or item.dangling) and (allow_hidden or _visible(name))]
+    matched = [item for item, name in seen if match.fullmatch(name)]
     if not matched:
         raise missing("no file matches the glob", path, f"{len(names)} files lie under {base}/")
     return base, matched, _indices(item for item, _ in names), False
@@ -179,14 +202,19 @@ def _glob_regex(pattern: str) -> str:
         if pattern.startswith("**", i):
             out, i = out + ".*", i + 2
             continue
-        end = pattern.find("]", i + 2) if char == "[" else -1
+        end = pattern.find("]", i + (3 if pattern[i + 1 : i + 2] in ("!", "^") else 2)) if char == "[" else -1
         if end > 0:
-            body = pattern[i + 1 : end].replace("\\", "\\\\")
-            out, i = out + f"[{'^' + body[1:] if body[0] == '!' else body}]", end + 1
+            out, i = out + _one_of(pattern[i + 1 : end]), end + 1
             continue
         out += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
         i += 1
     return out
+
+
+def _one_of(characters: str) -> str:
+    """What is between a glob's square brackets as a regular expression; never a slash."""
+    inside = "!" + characters[1:] if characters[0] == "^" else characters
+    return "(?!/)" + fnmatch.translate(f"[{inside}]").rpartition(")")[0] + ")"  # without the end that it asks for
 
 
 def _common(bases: Iterable[str]) -> str:

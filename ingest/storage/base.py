@@ -19,11 +19,13 @@ class FileInfo:
         url: what opens it again, literal.
         size: bytes.
         etag: the store's version of the content, or for local files the time of change; None where neither is known.
+        dangling: a link to what is not there, of no bytes; only listings have some.
     """
 
     url: str
     size: int
     etag: str | None = None
+    dangling: bool = False
 
 
 class FileSystem(Protocol):

@@ -98,6 +98,8 @@ def _walk(path: str, url: str, above: frozenset[tuple[int, int]]) -> Iterator[Fi
         elif entry.is_file():
             with suppress(FileNotFoundError):
                 yield _info(child, entry.stat())
+        elif entry.is_symlink() and not Path(entry.path).exists():
+            yield FileInfo(child, 0, dangling=True)
 
 
 def _read(descriptor: int, start: int, end: int, url: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import uuid
 import zlib
 
@@ -49,6 +50,52 @@ def test_other_suffixes_beside_parquet_ones_are_no_data(tmp_path):
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "dataset_info.json").write_text("{}")
     assert names(tmp_path) == ["b.parquet", "c.parq", "sub/a.PQ"]
+
+
+@pytest.mark.parametrize("path", ["", "*.parquet"], ids=["directory", "glob"])
+def test_a_link_to_nothing_is_no_silent_gap(tmp_path, path):
+    write(tmp_path / "a.parquet")
+    for hidden in (".#a.parquet", "_b.parquet", "notes.txt"):  # editors lock files by such links
+        (tmp_path / hidden).symlink_to("nowhere")
+    assert names(tmp_path / path) == ["a.parquet"]
+    (tmp_path / "c.parquet").symlink_to("annex/c")
+    with pytest.raises(SourceError, match="it is a link, and what it leads to is not there") as caught:
+        names(tmp_path / path)
+    assert caught.value.path == str(tmp_path / "c.parquet")
+
+
+@pytest.mark.parametrize("name", [b"b\xff.parquet", b"d\xff/b.parquet"])
+def test_a_name_that_is_no_utf_8_is_named(tmp_path, name):
+    write(tmp_path / "a.parquet")
+    odd = tmp_path / os.fsdecode(name)
+    odd.parent.mkdir(exist_ok=True)
+    write(tmp_path / "b.parquet").rename(odd)
+    with pytest.raises(SourceError, match="its name is not UTF-8") as caught:
+        names(tmp_path)
+    assert "\\udcff" in caught.value.path
+    str(caught.value).encode()  # an error must be fit to be shown
+    assert names(tmp_path / "a*") == ["a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("[z-a]", ""), ("[!z-a]", "-[^abc]"), ("[a-b]", "ab"), ("[b-]", "-b"), ("[]a]", "]a"), ("[!]a]", "-[^bc"),
+        ("[^a]", "-[]^bc"), ("[[]", "["), ("[a&&b]", "ab"), ("[a--b]", "b"), ("[!-b]", "[]^ac"), ("[+-9]", "-"),
+        ("[c||a]", "ac"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_square_brackets_mean_what_they_mean_in_a_shell(tmp_path, pattern, matched):
+    for name in "-[]^abc":
+        write(tmp_path / f"{name}.parquet")
+    write(tmp_path / "x" / ".parquet")  # a slash is none of them
+    try:
+        found = names(f"{tmp_path}/{pattern}.parquet")
+    except SourceError as error:
+        assert "no file matches" in str(error)  # noqa: PT017
+        found = []
+    assert sorted(found) == sorted(f"{name}.parquet" for name in matched)
 
 
 def test_without_suffixes_every_file_counts(tmp_path):
