@@ -27,6 +27,8 @@ __all__ = [
     "write_file",
 ]
 
+_OF_ONE_HOST = ("file", "http", "https")  # files of any host are reached alike
+
 
 def split_url(url: str) -> tuple[str, str]:
     """(scheme, rest) of a literal URL; a plain path, or a file:// URL, has the scheme `file`."""
@@ -48,7 +50,7 @@ def open_filesystem(url: str, storage: Storage) -> FileSystem:
         SourceError: the scheme is not known, or its library is not installed.
     """
     scheme, rest = split_url(url)
-    bucket = rest.partition("/")[0] if scheme in CLOUD_SCHEMES else ""
+    bucket = "" if scheme in _OF_ONE_HOST else rest.partition("/")[0]
     if scheme in CLOUD_SCHEMES and not bucket:
         raise SourceError("the URL names no bucket", path=url, hint=f"Write {scheme}://bucket/path")
     # A fork shares no connections with its parent: each process opens its own.
@@ -86,7 +88,7 @@ def _open(scheme: str, bucket: str, storage: Storage, _pid: int) -> FileSystem:
         from ingest.storage.web import WebFiles  # loads urllib3
 
         return WebFiles(scheme, storage)
-    return GenericFiles(scheme, storage)
+    return GenericFiles(scheme, bucket, storage)
 
 
 @lru_cache(maxsize=8)

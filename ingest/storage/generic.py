@@ -23,11 +23,16 @@ class GenericFiles:
 
     remote = True
 
-    def __init__(self, scheme: str, storage: Storage) -> None:
+    def __init__(self, scheme: str, host: str, storage: Storage) -> None:
         """Open the scheme's filesystem.
 
+        Args:
+            scheme: such as `sftp`.
+            host: what stands behind `://`: of some schemes the server, of others the beginning of the path.
+            storage: how long a request is asked for again, and how many at a time.
+
         Raises:
-            SourceError: the scheme is not known to fsspec, or its library is not installed.
+            SourceError: the scheme is not known to fsspec, or its library is not installed or wants what a URL has not.
         """
         if storage.model_copy(update={"retry_s": 30.0, "concurrency": "auto"}) != Storage():
             raise SourceError(
@@ -39,13 +44,21 @@ class GenericFiles:
         self.answered = False
         self._scheme = scheme
         try:
-            self._fs: Any = fsspec.filesystem(scheme)
-        except (ValueError, ImportError) as error:
-            raise SourceError(f"cannot open {scheme}:// URLs: {error}") from error
+            options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(f"{scheme}://{host}/")  # noqa: SLF001  # as fsspec does
+            self._fs: Any = fsspec.filesystem(scheme, **options)
+        except (ValueError, ImportError, OSError, TypeError) as error:
+            # OSError: the server, or a part of its library, is not there; TypeError: a URL does not say enough.
+            why = str(error).split("\n", 1)[0]
+            raise SourceError(f"cannot open {scheme}:// URLs: {why}") from error
+        self._root = f"{scheme}://{host}" if options else None
 
     def canonical(self, url: str) -> str:
-        name = self._fs.unstrip_protocol(self._fs._strip_protocol(url))  # noqa: SLF001  # fsspec's way to split a URL
-        return str(name) + ("/" if url.endswith("/") and not name.endswith("/") else "")
+        name = self._url(self._fs._strip_protocol(url))  # noqa: SLF001  # fsspec's way to split a URL
+        return name + ("/" if url.endswith("/") and not name.endswith("/") else "")
+
+    def _url(self, path: str) -> str:
+        """What opens a path again: fsspec's own way leaves out the server."""
+        return str(self._fs.unstrip_protocol(path)) if self._root is None else f"{self._root}/{path.lstrip('/')}"
 
     def info(self, url: str) -> FileInfo | None:
         path = self._fs._strip_protocol(url)  # noqa: SLF001
@@ -121,7 +134,7 @@ class GenericFiles:
         return persist(self, turn)
 
     def _file(self, found: dict[str, Any]) -> FileInfo:
-        url = self._fs.unstrip_protocol(found["name"])
+        url = self._url(found["name"])
         if found.get("size") is None:
             raise SourceError("the server does not say how large the file is", path=url)
         version = next((found[key] for key in ("ETag", "etag", "mtime", "created") if found.get(key)), None)

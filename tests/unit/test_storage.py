@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
 from obstore import exceptions as failures
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
-from ingest.storage.filesystem import open_filesystem
+from ingest.storage.filesystem import open_filesystem, read_file, write_file
 from ingest.storage.obstore_errors import explained
 
 pytestmark = pytest.mark.unit
@@ -88,6 +91,17 @@ def test_a_changed_local_file_is_refused(tmp_path):
         files.read_ranges(str(file), [(0, 5)], etag)
 
 
+def test_a_link_to_nothing_is_listed_as_such_and_no_file(tmp_path):
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "folder")
+    files = open_filesystem("/", Storage())
+    found = sorted((Path(info.url).name, info.dangling) for info in files.walk(str(tmp_path)))
+    assert found == [("f", False), ("gone", True)]
+    assert files.info(str(tmp_path / "gone")) is None
+
+
 def test_a_link_to_the_directory_above_is_walked_once(tmp_path):
     (tmp_path / "f").write_bytes(b"x")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -99,6 +113,43 @@ def test_unknown_scheme_and_missing_bucket_are_named():
         open_filesystem("nosuch://x/y", Storage())
     with pytest.raises(SourceError, match="names no bucket"):
         open_filesystem("s3:///key", Storage())
+
+
+class OnHosts(MemoryFileSystem):
+    """As SFTP, FTP and HDFS have it: the server is an option, and no part of a path."""
+
+    protocol = "onhosts"
+    servers: ClassVar[dict] = {}
+
+    def __init__(self, host, port=None, **options):
+        super().__init__(**options)
+        if host == "nowhere":
+            raise OSError("no route to host\nand a long story")
+        self.store = self.servers.setdefault((host, port), {})
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(infer_storage_options(path)["path"])
+
+    @staticmethod
+    def _get_kwargs_from_urls(path):
+        found = infer_storage_options(path)
+        return {key: found[key] for key in ("host", "port") if key in found}
+
+
+def test_servers_that_a_url_names_are_reached_and_stay_in_what_is_listed():
+    fsspec.register_implementation("onhosts", OnHosts, clobber=True)
+    for host in ("one", "two:2022"):
+        write_file(f"onhosts://{host}/data/a.bin", host.encode(), Storage())
+    for host in ("one", "two:2022"):
+        files = open_filesystem(f"onhosts://{host}/data", Storage())
+        (found,) = files.walk(f"onhosts://{host}/data")
+        assert found.url == files.canonical(f"onhosts://{host}/data") + "/a.bin" == f"onhosts://{host}/data/a.bin"
+        assert read_file(found.url, Storage()) == host.encode()
+    with pytest.raises(SourceError, match=r"cannot open onhosts:// URLs: no route to host$"):
+        open_filesystem("onhosts://nowhere/data", Storage())
+    with pytest.raises(SourceError, match=r"cannot open onhosts:// URLs: .*host"):
+        open_filesystem("onhosts:///data", Storage())
 
 
 def test_missing_credentials_are_named():
