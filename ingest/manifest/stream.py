@@ -30,6 +30,7 @@ from ingest.storage.filesystem import Blob, FileSystem
 
 BLOCK_BYTES = 8 << 20
 _AHEAD = 4  # blocks on their way from a store while one is looked at; a disk needs one
+_EMPTY_ZLIB_BYTES = 8  # the least that compressed data can have, which is less than a record's header
 _PIECE_BYTES = 64 << 10  # of compressed data given to zlib at once: what follows a member's end is copied
 _LOOKS_LIKE = (
     (b"version https://git-lfs", "a Git LFS pointer", "Fetch the file itself: git lfs pull"),
@@ -252,7 +253,7 @@ def _until_broken(stream: zlib._Decompress, piece: bytes) -> bytes:
 
 def compression_of(head: NDArray[np.uint8]) -> str | None:
     """What the first bytes say. A length that fits its checksum is a plain file, whatever its bytes look like."""
-    if begins_record(head) or len(head) < HEADER_BYTES:
+    if begins_record(head) or len(head) < _EMPTY_ZLIB_BYTES:
         return None
     first = bytes(head[:3])
     if first == b"\x1f\x8b\x08":

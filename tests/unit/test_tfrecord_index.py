@@ -98,6 +98,18 @@ def test_compression_is_found_in_the_first_bytes(tmp_path, small_units, pack):  
     assert found.damage == []
 
 
+@pytest.mark.parametrize("packed", [gzip.compress(b""), zlib.compress(b"")], ids=["gzip", "zlib"])
+def test_a_compressed_file_of_no_records_is_empty(tmp_path, packed):  # as TensorFlow leaves a shard without rows
+    found = index_of(tmp_path, packed)
+    assert (found.rows, found.damage) == ([], [])
+
+
+@pytest.mark.parametrize("cut", [2, 7])
+def test_less_than_an_empty_compressed_file_is_no_tfrecord(tmp_path, cut):
+    with pytest.raises(SourceError, match="not a TFRecord file"):
+        index_of(tmp_path, zlib.compress(b"")[:cut])
+
+
 @pytest.mark.parametrize("length", [0x88B1F, 0x9C78, 0x0178, 0xDA78])
 def test_a_length_that_looks_like_compressed_data_is_a_length(tmp_path, length):
     found = index_of(tmp_path, frame(bytes(length)))
