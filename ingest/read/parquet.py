@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingest.errors import DamagedError, ReadError, SourceError
-from ingest.manifest.columns import is_list
 from ingest.manifest.model import FileEntry
 from ingest.manifest.parquet import Footer, column_chunks, wanted_leaves
 from ingest.read.blobs import is_blob, read_blobs
 from ingest.read.finish import Rows, Where, finish
 from ingest.read.sources import Chunks, cached_footer, chunk_range, open_chunks
+from ingest.read.times import check_times
 from ingest.spec import Storage
 from ingest.storage.filesystem import FileSystem, open_filesystem
 
@@ -28,7 +27,6 @@ READ_AHEAD, MOST_AHEAD, AHEAD_BYTES = 3, 16, 4 << 20
 _RUN_ROWS, _RUN_ROW_BYTES = 8, 1 << 10  # shorter runs or smaller rows are sooner copied than handled one by one
 _NO_CLASSES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _BATCH_BYTES = 16 << 20  # of a unit that is streamed
-_MOST_MILLISECONDS = (2**63 - 1) // 1000
 _STREAM_BUFFER_BYTES = 1 << 20  # of each of its columns
 
 
@@ -179,7 +177,11 @@ def _read_group(
     try:
         times = [leaf for leaf in leaves if chunks[leaf].physical_type == "INT96"]
         if times:
-            _check_times(_open(source, footer, 0, "ms"), entry, ordinal, times)
+            coarse, fine = (
+                _open(source, footer, 0, unit).reader.read_row_group(ordinal, column_indices=times, use_threads=False)
+                for unit in ("ms", "ns")
+            )
+            check_times(coarse, fine, entry, ordinal)
         if whole:
             blobs = _blob_leaves(footer, chunks, sources)
             table, places = _read_whole(source, footer, ordinal, chunks, blobs)
@@ -225,30 +227,6 @@ def _open(source: Chunks, footer: Footer, buffer_bytes: int, time_unit: str = "u
         coerce_int96_timestamp_unit=time_unit if footer.has_int96 else None,
         page_checksum_verification=True,
     )
-
-
-def _check_times(file: Any, entry: FileEntry, ordinal: int, leaves: list[int]) -> None:
-    """Refuse INT96 times that microseconds cannot hold: pyarrow wraps them round. Milliseconds hold them all."""
-    for column in file.reader.read_row_group(ordinal, column_indices=leaves, use_threads=False).columns:
-        for values in _times_in(column.combine_chunks()):
-            span = pc.min_max(values.cast(pa.int64())).as_py()
-            if max(abs(span["min"] or 0), abs(span["max"] or 0)) > _MOST_MILLISECONDS:
-                raise ReadError(
-                    f"row group {ordinal} holds an INT96 time further from 1970 than microseconds in 64 bits reach",
-                    path=entry.url,
-                )
-
-
-def _times_in(array: pa.Array) -> Iterator[pa.Array]:
-    if pa.types.is_struct(array.type):
-        for i in range(array.type.num_fields):
-            yield from _times_in(array.field(i))
-    elif pa.types.is_map(array.type):
-        yield from (values for side in (array.keys, array.items) for values in _times_in(side))
-    elif is_list(array.type):
-        yield from _times_in(array.flatten())
-    elif pa.types.is_timestamp(array.type):
-        yield array
 
 
 def _blob_leaves(footer: Footer, chunks: Mapping[int, Any], sources: Sequence[str]) -> dict[int, pa.DataType]:

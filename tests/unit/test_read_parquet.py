@@ -191,6 +191,29 @@ def test_int96_too_far_is_an_error_and_never_wraps(tmp_path, nested):
         read_all(tmp_path)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("second", [0, -7_000_000_000, 5_000_000_000])
+def test_int96_finer_than_microseconds_is_an_error_and_never_cut(tmp_path, nested, second):
+    def times(*nanos):
+        made = pa.array([None, *(second * 10**9 + n for n in nanos)], pa.timestamp("ns"))
+        return (
+            pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, len(made)], made)], ["t"]) if nested else made
+        )
+
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    write(tmp_path, {"t": times(0, 999_000, 1_000_000)}, **options)
+    got = read_all(tmp_path)["t"].to_pylist()
+    got = got[1]["t"] if nested else got[1:]
+    assert [int(t.timestamp() * 10**6) - second * 10**6 for t in (g.replace(tzinfo=dt.UTC) for g in got)] == [
+        0,
+        999,
+        1000,
+    ]
+    write(tmp_path, {"t": times(0, 999_001)}, **options)
+    with pytest.raises(ReadError, match="INT96 time that is no whole number of microseconds"):
+        read_all(tmp_path)
+
+
 def test_nulls_stay_where_the_type_has_room(tmp_path):
     nulls = {"f": [0.5, None], "s": ["a", None], "b": [b"a", None]}
     write(tmp_path, nulls)
