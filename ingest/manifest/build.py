@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -204,9 +206,24 @@ def check_fill(source: Source, schema: pa.Schema) -> None:
             )
         kind = schema.field(name).type
         try:
-            pa.scalar(value, kind)
+            _check_exact(value, pa.scalar(value, kind))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"source.fill: {value!r} does not fit column '{name}' of type {kind}: {error}") from None
+
+
+def _check_exact(value: Any, made: pa.Scalar) -> None:
+    """Refuse a number of which pyarrow drops the fraction, or makes infinity.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not isinstance(value, float):
+        return
+    if not pa.types.is_floating(made.type):
+        if not value.is_integer():
+            raise ValueError("it has a fraction")
+    elif math.isinf(made.as_py()) and not math.isinf(value):
+        raise ValueError("it is larger than the type holds")
 
 
 def units_of(index: pa.Table) -> Units:

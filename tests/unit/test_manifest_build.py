@@ -153,6 +153,29 @@ def test_fill_must_fit_its_column(tmp_path):
         manifest_of(tmp_path, fill={"z": 1})
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "why"),
+    [
+        (1.5, pa.int64(), "it has a fraction"), (-0.5, pa.int8(), "it has a fraction"),
+        (1.5, pa.timestamp("s"), "it has a fraction"), (1e39, pa.float32(), "it is larger than the type holds"),
+        (1e6, pa.float16(), "it is larger than the type holds"),
+    ],
+)  # fmt: skip
+def test_a_fill_that_would_be_another_value_is_refused(tmp_path, value, kind, why):
+    write(tmp_path, a={"x": pa.array([1, None]).cast(kind)})
+    with pytest.raises(SchemaError, match=f"does not fit column 'x' of type .*: {why}"):
+        manifest_of(tmp_path, fill={"x": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(2.0, pa.int64()), (0.1, pa.float32()), (float("inf"), pa.float32()), (float("nan"), pa.float64())],
+)
+def test_a_fill_that_fits_is_taken(tmp_path, value, kind):
+    write(tmp_path, a={"x": pa.array([1, None]).cast(kind)})
+    assert manifest_of(tmp_path, fill={"x": value}).schema.field("x").type == kind
+
+
 @pytest.mark.parametrize(("limit", "rows"), [(1, [1]), (3, [3]), (4, [3, 1]), (99, [3, 3, 3, 1])])
 def test_limit_cuts_the_last_unit(tmp_path, limit, rows):
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=3)
