@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from ingest.spec.section import Amount, Auto, Count, Section, Size
 
+_THAT_OPEN = r"sig|signature|token|credential|secret|password|(secret|access|account|api)[_-]?key"
+
 
 def no_credentials(url: str | None) -> str | None:
     """The URL, which carries nothing that opens what it names: specs are logged and kept.
@@ -19,7 +21,7 @@ def no_credentials(url: str | None) -> str | None:
     azure = re.match(r"abfss?://[^/@:]+@[^/@:]+/", url or "")  # container@account
     if not azure and re.match(r"[^/]+://[^/]*@", url or ""):
         raise ValueError("has credentials in its URL: leave them to the environment of the machine that reads")
-    if re.match(r"https?://[^?]*\?.*(sig|signature|token|credential)=", url or "", re.IGNORECASE):
+    if re.match(rf"[^/]+://[^?]*\?.*({_THAT_OPEN})=", url or "", re.IGNORECASE | re.DOTALL):
         raise ValueError("has a signature in its URL, which would be logged: give the bucket's own URL instead")
     return url
 

@@ -252,6 +252,28 @@ def test_credentials_have_no_place_and_are_not_repeated():
     assert "hunter2" not in text
 
 
+@pytest.mark.parametrize("place", ["source.path", "loader.log", "errors.quarantine"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://h/x?X-Amz-Signature=hunter2", "az://container/x?sv=2024&sig=hunter2", "S3://b/x?a=1&secret_key=hunter2",
+        "abfs://c/x?account_key=hunter2", "s3://b/x?access_key=a&secret_access_key=hunter2", "https://h/a\nb?token=hunter2",
+        "gs://b/x?api-key=hunter2", "sftp://h/x?password=hunter2", "s3://key:hunter2@b/x",
+    ],
+)  # fmt: skip
+def test_a_url_that_opens_what_it_names_is_refused_unseen(place, url):
+    text = refusal(with_(place, url))
+    assert f"{place}: has " in text
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/design=1/x?", "s3://b/what?sig", "abfs://c@a.dfs.core.windows.net/x", "/a?sig=b"]
+)
+def test_odd_names_are_no_secrets(url):
+    assert Spec.load(with_("source.path", url)).source.paths == (url,)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
