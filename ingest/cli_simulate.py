@@ -163,7 +163,7 @@ def report(job: Job, machine: Machine, outcome: Outcome) -> dict[str, Any]:
     samples = min(rows, steps * share.global_batch)
     epoch_s = outcome.seconds if outcome.whole else samples / outcome.samples_per_s
     costs: Cost = cost(job.layout, job.sizes, share.world_size, share.batch, share.last)
-    units, fetched = int(costs.rank_units.sum()), costs.read_amplification * float(job.sizes.fetched.sum())
+    units, fetched = costs.units, costs.read_amplification * float(job.sizes.fetched.sum())
     requests = units * machine.requests_per_unit
     hours = epoch_s / HOUR_S
     readers_usd = machine.reader_nodes * machine.reader_usd_per_hour

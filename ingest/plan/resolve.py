@@ -22,6 +22,7 @@ OPEN_UNITS = (
     4096  # of a rank at most: the first batch waits for each one's request, and shuffles hardly better with more
 )
 MAX_AMPLIFICATION = 1.25
+MOST_RANKS = 4096  # whose schedules are looked at one by one, a few milliseconds each
 EXACT_WINDOWS = 20_000  # above it, amplification is counted without merged reads, which then save next to nothing
 
 
@@ -183,7 +184,8 @@ class Cost:
     Attributes:
         read_amplification: bytes fetched by all ranks in an epoch over the bytes there are.
         rank_bytes: bytes that the busiest rank fetches.
-        rank_units: int64 (world_size,), units that each rank reads.
+        rank_units: int64 (ranks looked at,), units that each rank reads.
+        units: that all ranks read, a unit once for each.
         open_units: units open at a time, over all ranks.
         label_variance: of a batch on label-sorted data, relative to a full shuffle; about 1 + G / open units.
     """
@@ -191,33 +193,40 @@ class Cost:
     read_amplification: float
     rank_bytes: int
     rank_units: NDArray[np.int64]
+    units: int
     open_units: int
     label_variance: float
 
 
 def cost(layout: Layout, sizes: UnitSizes, world_size: int, batch: int, last: str) -> Cost:
-    """What one epoch from its start costs, counted from every rank's own schedule."""
-    schedules = [Schedule(layout, Share(rank, world_size, batch, last)) for rank in range(world_size)]
-    fetched = np.zeros(world_size, np.int64)
-    units = np.zeros(world_size, np.int64)
+    """What one epoch from its start costs, counted from every rank's own schedule.
+
+    Beyond 4,096 ranks, so many that lie evenly among them stand for all.
+    """
+    ranks = np.unique(np.linspace(0, world_size - 1, min(world_size, MOST_RANKS)).astype(np.int64))
+    schedules = [Schedule(layout, Share(rank, world_size, batch, last)) for rank in ranks.tolist()]
+    fetched = np.zeros(len(ranks), np.int64)
+    units = np.zeros(len(ranks), np.int64)
     exact = float(layout.demand.sum()) * 2 <= EXACT_WINDOWS
-    for rank, schedule in enumerate(schedules):
+    for i, schedule in enumerate(schedules):
         if exact:
             reads = gather_reads(schedule, sizes)
-            units[rank] = sum(len(read.units) for read in reads)
-            fetched[rank] = sum(read.fetched_bytes(sizes) for read in reads)
+            units[i] = sum(len(read.units) for read in reads)
+            fetched[i] = sum(read.fetched_bytes(sizes) for read in reads)
         else:
             touched = _lane_units(layout, schedule)
-            units[rank], fetched[rank] = len(touched), int(sizes.fetched[touched].sum())
+            units[i], fetched[i] = len(touched), int(sizes.fetched[touched].sum())
+    share = world_size / len(ranks)
     total = max(1.0, float((sizes.fetched * layout.demand).sum()))
     order = layout.order
     per_window = order.interleave if order.shuffle == "window" else len(layout.unit_rows)
     sources = [len(layout.unit_rows)] if isinstance(layout, EpochLayout) else layout.open_sources
-    open_units = sum(min(units, order.lanes * per_window) for units in sources)
+    open_units = sum(min(count, order.lanes * per_window) for count in sources)
     variance = 1 + world_size * batch / open_units if order.shuffle == "window" else 1.0
     if order.shuffle == "none":
-        open_units, variance = sum(min(units, order.lanes) for units in sources), float("nan")
-    return Cost(float(fetched.sum() / total), int(fetched.max()), units, open_units, variance)
+        open_units, variance = sum(min(count, order.lanes) for count in sources), float("nan")
+    amplification = float(fetched.sum() * share / total)
+    return Cost(amplification, int(fetched.max()), units, round(int(units.sum()) * share), open_units, variance)
 
 
 def _lane_units(layout: Layout, schedule: Schedule) -> NDArray[np.int64]:

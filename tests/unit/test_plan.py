@@ -88,6 +88,29 @@ def test_data_of_small_objects_has_so_many_of_them_open_and_no_more():
         assert order.interleave * -(-order.lanes // world) == open_units
 
 
+def test_a_sample_of_many_ranks_stands_for_all(monkeypatch):
+    rows = np.full(4096, 64)
+    sizes = sizes_of(rows, 100)
+    layout = EpochLayout(rows, Order(0, "window", 256, 4), 0)
+    whole = cost(layout, sizes, 200, 4, "drop")
+    monkeypatch.setattr("ingest.plan.resolve.MOST_RANKS", 32)
+    some = cost(layout, sizes, 200, 4, "drop")
+    assert (len(whole.rank_units), len(some.rank_units)) == (200, 32)
+    assert whole.units == whole.rank_units.sum()
+    assert some.units == pytest.approx(whole.units, rel=0.1)
+    assert some.read_amplification == pytest.approx(whole.read_amplification, rel=0.1)
+
+
+def test_a_million_ranks_are_planned_in_seconds(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr("ingest.plan.resolve.Schedule", lambda *args: looked_at.append(1) or Schedule(*args))
+    monkeypatch.setattr("ingest.plan.resolve.MOST_RANKS", 8)
+    layout = EpochLayout(np.array([12]), Order(0, "window", 2, 1), 0)
+    found = cost(layout, sizes_of(np.array([12]), 100), 10**6, 4, "pad")
+    assert len(looked_at) == 8
+    assert found.read_amplification == pytest.approx(10**6)  # each fetches the one unit
+
+
 def test_one_unit_on_four_ranks_is_read_once_by_each():
     rows = np.array([100_000])
     sizes = sizes_of(rows, 100)
