@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,12 +15,14 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
+from ingest.storage.failures import plain
 
 S3 = ("s3", "s3a")
 GCS = ("gs", "gcs")
 AZURE = ("az", "azure", "abfs", "abfss")
 CLOUD_SCHEMES = frozenset((*S3, *GCS, *AZURE))
 
+_IN_NO_URL = re.compile(r"[^\x21-\x7e]|[<>\"{}|\\^`]")
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}  # storage.retry asks again, and counts
 _CREDENTIALS_LIVE = timedelta(minutes=15)  # botocore renews its own when 15 minutes are left, and is asked this often
 
@@ -60,12 +63,34 @@ def make_client(scheme: str, bucket: str, storage: Storage, region: str | None =
     return _gcs(bucket, storage) if scheme in GCS else _azure(bucket, storage)
 
 
+def _checked(endpoint: str | None, variable: str) -> str | None:
+    """An endpoint, of which obstore makes a panic, and no error, where it is no URL.
+
+    Raises:
+        SourceError: it is none.
+    """
+    if not endpoint:
+        return None
+    try:
+        parts = urlsplit(endpoint)
+        fits = parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a port, say
+        fits = False
+    if not fits or _IN_NO_URL.search(endpoint):
+        raise SourceError(
+            f"the endpoint is no URL: {plain(endpoint)}",
+            hint=f"Write http://HOST:PORT or https://HOST:PORT in source.storage.endpoint_url, or {variable}",
+        )
+    return endpoint
+
+
 # -- S3 ----------------------------------------------------------------------------------------------------------------
 
 
 def _s3(bucket: str, storage: Storage, found_region: str | None) -> Client:
     # The cloud's own environment variables are part of its credential chain, read where the data is read.
-    endpoint = storage.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    named = storage.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = _checked(named, "AWS_ENDPOINT_URL")
     region = storage.region or found_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     source, provider, profile_region = _s3_credentials(storage)
     region = region or profile_region
@@ -161,6 +186,7 @@ def _gcs(bucket: str, storage: Storage) -> Client:
     endpoint = storage.endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint and "://" not in endpoint:
         endpoint = f"http://{endpoint}"
+    endpoint = _checked(endpoint, "STORAGE_EMULATOR_HOST")
     config: dict[str, Any] = {"skip_signature": True} if storage.anonymous else {}
     if endpoint:
         config["base_url"] = endpoint.rstrip("/")
@@ -184,7 +210,7 @@ def _azure(bucket: str, storage: Storage) -> Client:
     container, _, host = bucket.partition("@")
     if host:  # abfss://container@account.dfs.core.windows.net/path
         config["account_name"] = host.partition(".")[0]
-    endpoint = storage.endpoint_url or os.environ.get("AZURE_STORAGE_ENDPOINT")
+    endpoint = _checked(storage.endpoint_url or os.environ.get("AZURE_STORAGE_ENDPOINT"), "AZURE_STORAGE_ENDPOINT")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
     names = {

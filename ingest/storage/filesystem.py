@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -27,6 +28,7 @@ __all__ = [
     "write_file",
 ]
 
+_BUCKET = re.compile(r"[A-Za-z0-9._@:$-]+")
 _OF_ONE_HOST = ("file", "http", "https")  # files of any host are reached alike
 
 
@@ -53,6 +55,8 @@ def open_filesystem(url: str, storage: Storage) -> FileSystem:
     bucket = "" if scheme in _OF_ONE_HOST else rest.partition("/")[0]
     if scheme in CLOUD_SCHEMES and not bucket:
         raise SourceError("the URL names no bucket", path=url, hint=f"Write {scheme}://bucket/path")
+    if scheme in CLOUD_SCHEMES and not _BUCKET.fullmatch(bucket):  # it would stand in an address, and make another
+        raise SourceError(f"{bucket!r} cannot be the name of a bucket", path=url, hint="Check source.path")
     # A fork shares no connections with its parent: each process opens its own.
     files = _open(scheme, bucket, storage, os.getpid())
     cache = storage.cache if isinstance(storage, CachedStorage) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import ClassVar
@@ -113,6 +114,37 @@ def test_unknown_scheme_and_missing_bucket_are_named():
         open_filesystem("nosuch://x/y", Storage())
     with pytest.raises(SourceError, match="names no bucket"):
         open_filesystem("s3:///key", Storage())
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "nonsense",
+        "127.0.0.1:9000",
+        "minio:9000",
+        "http://",
+        "http://a b:9000",
+        "http://h:99999999",
+        "ftp://h",
+        "http://[::1",
+    ],
+)
+@pytest.mark.parametrize("url", ["s3://bucket/x", "abfs://c@account.dfs.core.windows.net/x"])
+def test_an_endpoint_that_is_no_url_is_named_wherever_it_comes_from(monkeypatch, endpoint, url):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with pytest.raises(SourceError, match=f"the endpoint is no URL: {re.escape(endpoint)}"):
+        open_filesystem(url, Storage(endpoint_url=endpoint, retry_s=1.1)).info(url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+    with pytest.raises(SourceError, match="http://HOST:PORT"):
+        open_filesystem(url, Storage(retry_s=1 + len(endpoint))).info(url)  # one that is not cached
+
+
+@pytest.mark.parametrize("bucket", ["a b", "a?b", "a#b", "b\u00fc", "a%20b", "[b]", "{b}", "b*", 'b"'])
+def test_what_is_no_name_of_a_bucket_is_refused(bucket):
+    with pytest.raises(SourceError, match="cannot be the name of a bucket"):
+        open_filesystem(f"s3://{bucket}/x", Storage())
 
 
 class OnHosts(MemoryFileSystem):
