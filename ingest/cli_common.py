@@ -192,13 +192,20 @@ def guarded(work: Callable[[], int], *, debug: bool = False) -> int:
 
 
 def json_target(path: str | None) -> str | None:
-    """Refuse a JSON file that cannot be written before the work is done, not after it.
+    """As `file_target`, where `-` is standard output and None nowhere.
+
+    Raises:
+        typer.BadParameter: it cannot be written.
+    """
+    return path if path is None or path == STDOUT else file_target(path)
+
+
+def file_target(path: str) -> str:
+    """Refuse a file that cannot be written before the work is done, not after it.
 
     Raises:
         typer.BadParameter: its folder is missing or closed, or it is a folder.
     """
-    if path is None or path == STDOUT:
-        return path
     parent = Path(path).absolute().parent
     if not parent.is_dir():
         raise typer.BadParameter(f"there is no folder {parent}")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli_common import FAULT, OK, STDOUT, cluster_session, finish, guarded, load_spec, write_json
+from ingest.cli_common import FAULT, OK, STDOUT, cluster_session, file_target, finish, guarded, load_spec, write_json
 from ingest.cli_options import Cache, Debug, Json, Sets, SpecPath, World, cache_dir, with_spec
 from ingest.spec import Spec, Storage, json_schema
 
@@ -51,7 +51,7 @@ def plan(
 
 def show(
     spec: SpecPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the PNG to write")] = Path("sheet.png"),
+    output: Annotated[str, typer.Option("-o", "--output", callback=file_target, help="the PNG to write")] = "sheet.png",
     samples: Annotated[int, typer.Option("--samples", min=1, max=256, help="rows of the sheet")] = 8,
     passes: Annotated[int, typer.Option("--passes", min=1, max=64, help="augmented versions of each")] = 5,
     json_: Json = None,
@@ -64,7 +64,7 @@ def show(
     def work(loaded: Spec) -> None:
         from ingest import cli_show
 
-        result = cli_show.show(loaded, output, samples=samples, passes=passes, cache_dir=cache_dir(cache))
+        result = cli_show.show(loaded, Path(output), samples=samples, passes=passes, cache_dir=cache_dir(cache))
         finish("show", result, json_)
 
     with_spec(work, spec, sets, debug=debug)

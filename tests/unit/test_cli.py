@@ -156,6 +156,13 @@ def test_a_bad_override_is_refused(spec, override, named):
         load_spec(spec, [override])
 
 
+def test_a_sheet_that_cannot_be_written_is_a_wrong_call(tmp_path, spec):
+    for bad in (tmp_path, tmp_path / "missing" / "a.png"):
+        result = runner.invoke(cli.app, ["show", str(spec), "-o", str(bad)])
+        assert result.exit_code == 2
+        assert "Invalid value for '-o'" in result.stderr
+
+
 def test_a_json_file_that_cannot_be_written_is_refused_at_once(tmp_path):
     assert json_target("-") == "-"
     assert json_target(str(tmp_path / "a.json")) == str(tmp_path / "a.json")
