@@ -14,6 +14,7 @@ from ingest.cli_plan import find
 from ingest.errors import SpecError
 from ingest.ops import Clip, Waveform
 from ingest.read.windows import ReadOptions, window_call
+from ingest.session_choices import check_outputs
 from ingest.spec import Spec
 
 
@@ -22,6 +23,7 @@ def show(spec: Spec, output: Path, *, samples: int, passes: int, cache_dir: Path
 
     Raises:
         SpecError: the spec augments nothing.
+        SchemaError: an image is to be where none is.
         SourceError: the data cannot be found, listed or opened.
         ReadError: the samples cannot be read.
     """
@@ -30,6 +32,7 @@ def show(spec: Spec, output: Path, *, samples: int, passes: int, cache_dir: Path
     if isinstance(spec.augment.pipeline[0], (Clip, Waveform)):
         raise SpecError(f"show draws images, and the spec's first op is {spec.augment.pipeline[0].name}")
     manifest = find(spec, cache_dir).manifest
+    check_outputs(spec, manifest.schema)
     tables: list[pa.Table] = []
     ids: list[NDArray[np.int64]] = []
     for unit in range(len(manifest.units)):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
 
 from ingest.engine.cluster import readers_for
 from ingest.engine.hosts import CALLS_AT_A_TIME
 from ingest.engine.jobs import Decoding
-from ingest.errors import PlanError
-from ingest.ops import CenterCrop, Resize, output_bytes
+from ingest.errors import PlanError, SchemaError
+from ingest.ops import CenterCrop, Mix, Resize, output_bytes
 from ingest.ops.leading import leading
 from ingest.plan.buckets import Bucketing
 from ingest.plan.layout import Order
@@ -24,6 +28,7 @@ LEAST_BATCHES = 2  # one in the trainer's hands and one on its way
 PREFETCH_SMALL_BYTES, PREFETCH_MOST_SMALL = 32 << 20, 256  # of small batches more, since a call costs the same
 CALL_BYTES, MOST_CALL_BATCHES = 32 << 20, 8
 OPEN_SIZE_FACTOR = 12  # pixels, of encoded bytes, where no op gives images a size: JPEGs of photographs are near it
+_BYTES = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_string, pt.is_large_string)
 ARRANGED_ROW_BYTES = 4096  # a larger row stays where it was read until its batch is made
 
 
@@ -135,6 +140,37 @@ def batch_row_bytes(spec: Spec, mean_bytes: int) -> int:
     """
     ops = spec.augment.pipeline
     return max(8, output_bytes(ops) if ops else mean_bytes)
+
+
+def check_outputs(spec: Spec, schema: pa.Schema) -> None:
+    """Refuse to augment what is not among the outputs, or holds no encoded images.
+
+    Args:
+        spec: where it names the columns of `source` itself, it has compared them already.
+        schema: of the outputs.
+
+    Raises:
+        SchemaError: the output is not there, or its type is none of bytes.
+    """
+    augment = spec.augment
+    if not augment.pipeline:
+        return
+    encoded = (augment.column, *augment.also, *(mask.column for mask in augment.masks))
+    labels = [op.label for op in augment.pipeline if isinstance(op, Mix)]
+    for name in (*encoded, *augment.targets, *labels):
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, 1)
+            raise SchemaError(
+                f"augment: there is no output '{name}'; there are {', '.join(schema.names)}",
+                hint=f"Did you mean '{near[0]}'?" if near else "Name it in source.columns, or in augment.column",
+            )
+    for name in encoded:
+        kind = schema.field(name).type
+        if not (pt.is_null(kind) or any(holds(kind) for holds in _BYTES)):
+            raise SchemaError(
+                f"augment: output '{name}' is {kind}, and encoded images are binary",
+                hint="Name a field inside a struct with dots, such as image.bytes, in source.columns",
+            )
 
 
 def arranged(spec: Spec, mean_bytes: int) -> bool:

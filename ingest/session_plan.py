@@ -15,7 +15,7 @@ from ingest.plan.reads import UnitSizes
 from ingest.plan.resolve import check_share, open_bytes, resolve
 from ingest.plan.schedule import Share
 from ingest.plan.sources import mix_of, row_bytes
-from ingest.session_choices import Memory, batch_row_bytes, check_memory, wanted
+from ingest.session_choices import Memory, batch_row_bytes, check_memory, check_outputs, wanted
 from ingest.spec import Spec
 
 
@@ -47,7 +47,12 @@ class Plan:
 
 
 def plan_of(spec: Spec, manifest: Manifest, share: Share, memory: Memory, store_bytes: int) -> Plan:
-    """Of data that was listed; see `plan_for`."""
+    """Of data that was listed; see `plan_for`.
+
+    Raises:
+        SchemaError: what is to be augmented is not there, or holds no images.
+    """
+    check_outputs(spec, manifest.schema)
     mix, units = mix_of(spec, manifest, share.global_batch), manifest.units
     sizes = UnitSizes(units.bytes, units.memory_bytes)
     return plan_for(spec, units.rows, sizes, share, memory, store_bytes, mean_bytes=row_bytes(manifest, mix), mix=mix)

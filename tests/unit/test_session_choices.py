@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from ingest.errors import PlanError
-from ingest.session_choices import Memory, check_memory, memory_of, prefetch_depth
+from ingest.errors import PlanError, SchemaError
+from ingest.session_choices import Memory, check_memory, check_outputs, memory_of, prefetch_depth
 from ingest.spec import Spec
 
 MIB = 1 << 20
@@ -13,6 +14,33 @@ MIB = 1 << 20
 
 def spec(**loader):
     return Spec.load({"source": {"path": "/data"}, "augment": {"recipe": "imagenet_train"}, "loader": loader})
+
+
+SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int64()), ("s", pa.struct([("bytes", pa.binary())]))])
+
+
+@pytest.mark.parametrize(
+    ("augment", "said"),
+    [
+        ({"column": "imgae"}, "no output 'imgae'; there are image, label, s.*Did you mean 'image'"),
+        ({"column": "s"}, "output 's' is struct<bytes: binary>, and encoded images are binary.*dots"),
+        ({"column": "label"}, "output 'label' is int64"),
+        ({"also": ["depth"]}, "no output 'depth'"),
+        ({"masks": ["label"]}, "output 'label' is int64"),
+        ({"boxes": "box"}, "no output 'box'"),
+        ({"ops": [{"mixup": {"num_classes": 2, "label": "lable"}}]}, "no output 'lable'.*Did you mean 'label'"),
+    ],
+)
+def test_what_is_not_there_to_be_augmented_is_refused_before_a_start(augment, said):
+    asked = Spec.load({"source": {"path": "/data"}, "augment": {"ops": ["flip"], **augment}})
+    with pytest.raises(SchemaError, match=said):
+        check_outputs(asked, SCHEMA)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.binary(4), pa.null()])
+def test_images_are_bytes_of_any_kind(kind):
+    check_outputs(spec(), pa.schema([("image", kind)]))
+    check_outputs(Spec.load({"source": {"path": "/data"}}), pa.schema([("x", pa.int64())]))  # nothing is augmented
 
 
 def test_without_a_word_each_rank_has_its_share_of_the_store():
