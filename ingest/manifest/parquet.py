@@ -137,10 +137,19 @@ def _footer(entry: FileEntry, filesystem: FileSystem, tail: memoryview) -> Foote
     try:
         return parse_footer(tail)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        text = str(error)
-        if "encrypt" in text.lower() or "decrypt" in text.lower():
-            raise SourceError("the Parquet file is encrypted, which is not supported", path=entry.url) from error
-        raise SourceError(f"the Parquet footer is damaged: {text}", path=entry.url) from error
+        raise _broken(error, entry) from error
+
+
+def _broken(error: Exception, entry: FileEntry) -> SourceError:
+    """What a footer is that pyarrow cannot parse; it may be encrypted as a whole, or some columns of it."""
+    text = str(error)
+    if "encrypt" in text.lower() or "decrypt" in text.lower():
+        return SourceError(
+            "the Parquet file is encrypted, which is not supported",
+            path=entry.url,
+            hint="Where some of its columns are not, name those in source.columns",
+        )
+    return SourceError(f"the Parquet footer is damaged: {text}", path=entry.url)
 
 
 def parse_footer(tail: bytes | memoryview) -> Footer:
@@ -259,7 +268,7 @@ def _index_row(entry: FileEntry, footer: Footer, wanted: Sequence[str] | None) -
     try:
         columns = column_chunks(footer, ordinals, leaves, entry.size)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise SourceError(f"the Parquet footer is damaged: {error}", path=entry.url) from error
+        raise _broken(error, entry) from error
     for ordinal, chunks in zip(ordinals, columns, strict=True):
         rows.append(metadata.row_group(ordinal).num_rows)
         encoded.append(sum(chunk.total_compressed_size for chunk in chunks))

@@ -192,7 +192,7 @@ def test_partition_columns_are_integers_where_all_are(tmp_path):
     assert read_all(tmp_path, columns={"y": "year"}).to_pydict() == {"y": [2020, 2021]}
 
 
-def encrypted(path):
+def encrypted(path, **how):
     class Kms(pe.KmsClient):
         def wrap_key(self, key, _name):
             return base64.b64encode(key)
@@ -201,9 +201,9 @@ def encrypted(path):
             return base64.b64decode(key)
 
     factory = pe.CryptoFactory(lambda _config: Kms())
-    config = pe.EncryptionConfiguration(footer_key="k", uniform_encryption=True)
+    config = pe.EncryptionConfiguration(footer_key="k", **(how or {"uniform_encryption": True}))
     properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
-    table = pa.table({"x": [1, 2]})
+    table = pa.table({"x": [1, 2], "y": [3, 4]})
     with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
         writer.write_table(table)
 
@@ -238,6 +238,14 @@ def test_an_encrypted_file_is_named_so(tmp_path):  # P14
     encrypted(tmp_path / "a.parquet")
     with pytest.raises(SourceError, match="encrypted"):
         manifest_of(tmp_path)
+
+
+def test_a_file_of_which_some_columns_are_encrypted(tmp_path):  # P14
+    encrypted(tmp_path / "a.parquet", column_keys={"c": ["x"]}, plaintext_footer=True)
+    for columns in (None, ["x"]):
+        with pytest.raises(SourceError, match=r"the Parquet file is encrypted.*name those in source.columns"):
+            manifest_of(tmp_path, columns=columns)
+    assert manifest_of(tmp_path, columns=["y"]).rows == 2
 
 
 def test_of_several_bad_files_the_first_by_path_is_named(tmp_path):
