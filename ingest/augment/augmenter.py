@@ -22,7 +22,7 @@ from ingest.augment.headers import Header, read_header
 from ingest.augment.media import AudioWorker, ClipWorker, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
-from ingest.augment.steps import check, draws, fixed_shape, steps
+from ingest.augment.steps import draws, fixed_shape, steps
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
 from ingest.ops import Clip, Function, Waveform
@@ -94,7 +94,6 @@ class Augmenter:
         self._all: list[Worker] = []
         self.notes: Counter[str] = Counter()
         self._notes_lock = threading.Lock()
-        check(self._ops)
         self._companions = Companions(spec)
         check_media(self._ops, fixed_shape(self._ops), companions=bool(spec.targets))
         self._media = isinstance(self._ops[0] if self._ops else None, (Clip, Waveform))

@@ -9,29 +9,9 @@ from numpy.typing import NDArray
 
 from ingest.augment import colour, functions, geometry, policy, stored, texture, warps
 from ingest.augment.kinds import KINDS, PLANNERS, Rows, Shapes, Slot, Step
-from ingest.errors import SpecError
-from ingest.ops import Cast, Cutmix, Mixup, Normalize, Op, Random, Transpose
+from ingest.ops import Op, Random
 
 FAMILIES = (colour, functions, geometry, policy, stored, texture, warps)  # loaded for what they register
-_ENDS: dict[type[Op], int] = {Normalize: 1, Cast: 1, Transpose: 2, Mixup: 3, Cutmix: 3}  # in which order
-
-
-def check(ops: Sequence[Op]) -> None:
-    """Refuses an order of ops that has no meaning.
-
-    Raises:
-        SpecError: an op on pixels stands behind one that ends them, or two of these do not go together.
-    """
-    reached, last = 0, ""
-    for op in ops:
-        place = _ENDS.get(type(op), 0)
-        if place < reached or place == reached in (1, 2):
-            names = ", ".join(each.name for each in ops)
-            raise SpecError(f"augment.ops: {last} must be the last op, found {names}")
-        reached, last = place, op.name
-    planar = any(isinstance(op, Normalize) and op.layout == "CHW" for op in ops)
-    if planar and any(isinstance(op, Transpose) for op in ops):
-        raise SpecError("augment.ops: transpose after a normalize whose layout is CHW already")
 
 
 def draws(ops: Sequence[Op]) -> int:

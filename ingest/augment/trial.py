@@ -9,7 +9,7 @@ from ingest.augment.functions import check_loads
 from ingest.augment.graph import Runner, device_pipeline
 from ingest.augment.kinds import KINDS
 from ingest.augment.mix import mixes
-from ingest.augment.steps import check, draws, fixed_shape, slots, steps
+from ingest.augment.steps import draws, fixed_shape, slots, steps
 from ingest.errors import IngestError, SpecError
 from ingest.ops import Function, User
 from ingest.spec import Augment
@@ -24,7 +24,6 @@ def trial(spec: Augment, *, gpu: bool) -> None:
         SpecError: the ops do not go together, or a function cannot be used; the field is named.
     """
     ops = spec.pipeline
-    check(ops)
     mixes(ops)
     check_loads(ops, spec.fields)
     for i, (op, field) in enumerate(zip(ops, spec.fields, strict=True)):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ingest.ops import Clip, Function, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform, recipe
+from ingest.ops.ends import misplaced
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
 from ingest.spec.section import NUMBER, Amount, Auto, Count, Section
 
@@ -56,6 +57,13 @@ class Augment(Section):
             raise ValueError(f"device: is gpu, and {self.pipeline[0].name} runs on the CPU: use device: cpu")
         if Numpy in own and self.device == "gpu":
             raise ValueError("device: is gpu, and numpy functions run on the CPU: use device: cpu")
+        return self
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Augment:
+        why = misplaced(self.pipeline)
+        if why is not None:
+            raise ValueError(f"ops: {why}")
         return self
 
     @property

@@ -252,6 +252,24 @@ def test_credentials_have_no_place_and_are_not_repeated():
     assert "hunter2" not in text
 
 
+@pytest.mark.parametrize(
+    ("ops", "said"),
+    [
+        (["normalize", "flip"], "augment: ops: normalize must be the last op, found normalize, flip"),
+        (["cast", "normalize"], "cast must be the last op"),
+        ([{"resize": {"size": 8}}, {"mixup": {"num_classes": 2}}, "flip"], "mixup must be the last op"),
+        (["normalize", "transpose"], "transpose after a normalize whose layout is CHW already"),
+    ],
+)
+def test_ops_in_an_order_without_a_meaning_are_refused(ops, said):
+    assert said in refusal(with_("augment", {"ops": ops}))
+
+
+def test_ops_that_end_a_list_follow_each_other():
+    ops = [{"resize": {"size": 8}}, {"normalize": {"layout": "HWC"}}, "transpose", {"mixup": {"num_classes": 2}}]
+    assert len(Spec.load(with_("augment", {"ops": ops})).augment.pipeline) == 4
+
+
 @pytest.mark.parametrize("place", ["source.path", "loader.log", "errors.quarantine"])
 @pytest.mark.parametrize(
     "url",
