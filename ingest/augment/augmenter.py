@@ -248,7 +248,7 @@ class Augmenter:
                 shapes[row] = header.upright
                 if data is not None and not header.dali:
                     whole[row] = decode_whole(data, header)
-                    shapes[row] = whole[row].shape[:2]  # AVIF has a rotation of its own
+                    shapes[row] = whole[row].shape[:2]
             except SampleError as error:
                 failures[row] = error
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from ingest.augment.graph import Runner, crop_pipeline, reason
 from ingest.augment.headers import Header, first_bytes
+from ingest.augment.plain import plain
 from ingest.errors import SampleError, StageError
 
 # Containers whose rarer variants DALI refuses. A JPEG, PNG or WebP that DALI refuses is damaged, and OpenCV would
@@ -39,11 +41,8 @@ def decode_whole(data: NDArray[np.uint8], header: Header) -> NDArray[np.uint8]:
     Raises:
         SampleError: OpenCV cannot decode it.
     """
-    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-    if header.format != "avif":  # libavif itself scales to 8 bits, whatever the depth stored
-        flags |= cv2.IMREAD_ANYDEPTH
     try:
-        pixels = cv2.imdecode(data, flags)
+        pixels = _by_opencv(plain(data, header), header.format)
     except cv2.error as error:
         raise SampleError(f"{header.format} that OpenCV cannot decode ({error.err}); {first_bytes(data)}") from None
     if pixels is None:
@@ -55,6 +54,18 @@ def decode_whole(data: NDArray[np.uint8], header: Header) -> NDArray[np.uint8]:
             f"{header.format} with {pixels.dtype} pixels, and images are 8 or 16 bit; {first_bytes(data)}"
         )
     return turn(pixels, header.orientation)
+
+
+def _by_opencv(data: NDArray[np.uint8], name: str) -> NDArray[Any] | None:
+    """RGB as stored, (height, width, 3) of any dtype."""
+    if name == "avif":  # scaled to 8 bits by libavif; with alpha it comes as BGR, whatever is asked for
+        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR_BGR | cv2.IMREAD_IGNORE_ORIENTATION)
+        return None if pixels is None else np.ascontiguousarray(pixels[..., ::-1])
+    pixels = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION)
+    if pixels is None and name == "jpeg2000":  # of a bare codestream, OpenCV does not replicate grey
+        grey = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        return cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB) if grey is not None and grey.ndim == 2 else None
+    return pixels
 
 
 def turn(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
@@ -107,6 +118,7 @@ class CropDecoder:
             StageError: DALI fails on the images together and on none of them alone.
         """
         places = stored_windows(windows, headers).astype(np.int32)
+        encoded = [plain(data, header) for data, header in zip(encoded, headers, strict=True)]
         try:
             crops = self._decode(encoded, places)
         except RuntimeError as error:

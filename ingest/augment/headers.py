@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ingest.augment.avif import measures
 from ingest.errors import SampleError
 
 MAX_PIXELS = 178_956_970  # 512 MiB of RGB, the size at which Pillow too refuses
@@ -205,8 +206,12 @@ def _tiff(data: Bytes) -> Header:
     tags = _tiff_tags(data)
     height, width = tags.get(257, 0), tags.get(256, 0)
     orientation = tags.get(274, 1)
-    # DALI reads no TIFF of fewer than 8 bits a channel; that tag left out means 1 bit.
-    return Header("tiff", height, width, orientation if 1 <= orientation <= 8 else 1, tags.get(258, 1) >= 8)
+    bits, channels = tags.get(258, 1), tags.get(277, 1)  # left out means 1
+    if bits > 8 and channels > 1 and tags.get(284) == 2:
+        raise SampleError(f"tiff of {bits} bits, its channels stored one behind another, which nothing here decodes")
+    # DALI reads no TIFF of fewer than 8 bits a channel, and beside grey with alpha what happens to lie in memory.
+    dali = bits >= 8 and channels != 2
+    return Header("tiff", height, width, orientation if 1 <= orientation <= 8 else 1, dali)
 
 
 def _tiff_tags(data: Bytes) -> dict[int, int]:
@@ -272,18 +277,8 @@ def _gif(data: Bytes) -> Header:
 
 
 def _avif(data: Bytes) -> Header:
-    """The largest image extent (`ispe`) of the file; rotation (`irot`) is the decoder's own affair."""
-    text, sizes, at = bytes(data[: 1 << 16]), [], -1
-    while (at := text.find(b"ispe", at + 1)) >= 0:
-        sizes.append(struct.unpack_from(">II", text, at + 8))
-    if not sizes:
-        raise IndexError
-    width, height = max(sizes, key=_area)
-    return Header("avif", height, width, dali=False)
-
-
-def _area(size: tuple[Any, ...]) -> int:
-    return int(size[0]) * int(size[1])
+    height, width, orientation = measures(data)
+    return Header("avif", height, width, orientation, dali=False)
 
 
 _FORMATS: tuple[tuple[bytes, str, Callable[[Bytes], Header]], ...] = (

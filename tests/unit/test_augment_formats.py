@@ -42,13 +42,16 @@ EXACT = {
     "tiff lzw": encoded(PICTURE, "TIFF", compression="tiff_lzw"),
     "tiff rgba": encoded(ALPHA, "TIFF"),
     "tiff grey": encoded(GREY, "TIFF"),
+    "tiff grey with alpha": encoded(Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA[..., 3])]), "TIFF"),
     "tiff 1 bit": encoded(Image.fromarray(GREY > 128), "TIFF"),
     "bmp": encoded(PICTURE, "BMP"),
     "bmp grey": encoded(GREY, "BMP"),
     "bmp palette": encoded(PALETTE, "BMP"),
     "jpeg 2000": encoded(PICTURE, "JPEG2000", irreversible=False),
     "jpeg 2000 grey": encoded(GREY, "JPEG2000", irreversible=False),
+    "jpeg 2000 grey codestream": encoded(GREY, "JPEG2000", irreversible=False, no_jp2=True),
     "gif": encoded(PALETTE, "GIF"),
+    "gif with a transparent colour": encoded(PALETTE, "GIF", transparency=3),
 }
 
 
@@ -105,6 +108,53 @@ def test_avif_decodes():  # I15
     data = encoded(PICTURE, "AVIF", quality=100, subsampling="4:4:4")
     assert header(data).upright == (40, 56)
     assert_close([whole(data)], [PICTURE], mean=3, p999=16, most=32)
+
+
+def test_avif_with_alpha_has_its_colours_in_order():
+    data = encoded(ALPHA, "AVIF", quality=100, subsampling="4:4:4")
+    assert_close([whole(data)], [PICTURE], mean=3, p999=16, most=32)
+
+
+@pytest.mark.parametrize("profile", [0, 5000], ids=["", "behind a long profile"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_avif_is_turned_and_mirrored_as_its_boxes_say(orientation, profile):
+    options = {"quality": 100, "subsampling": "4:4:4", **({"icc_profile": bytes(profile)} if profile else {})}
+    data = oriented(smooth(16, 24), orientation, "AVIF", **options)
+    expected = reference.decode(data)
+    assert expected.shape == ((24, 16, 3) if orientation >= 5 else (16, 24, 3))
+    assert header(data).upright == expected.shape[:2]
+    assert_close([whole(data)], [expected], mean=3, p999=16, most=32)
+
+
+TIFFS = {  # by DALI alone, by OpenCV alone, and by DALI's own OpenCV
+    "colour": Image.fromarray(smooth(16, 24)),
+    "1 bit": Image.fromarray(smooth(16, 24)[..., 0] > 128),
+    "cmyk": Image.fromarray(smooth(16, 24)).convert("CMYK"),
+}
+
+
+@pytest.mark.parametrize("name", TIFFS)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_is_turned_once_whoever_decodes_it(name, orientation):
+    data = encoded(TIFFS[name], "TIFF", tiffinfo={0x0112: orientation})
+    expected = reference.decode(data)
+    assert expected.shape == ((24, 16, 3) if orientation >= 5 else (16, 24, 3))
+    assert np.array_equal(whole(data), expected)
+    crop = augment([data], ops=[{"center_crop": {"size": (11, 13)}}])[0]
+    y, x = [round((have - want) / 2) for have, want in zip(expected.shape, (11, 13), strict=False)]
+    assert np.array_equal(crop, expected[y : y + 11, x : x + 13])
+
+
+def test_a_tiff_of_16_bits_in_planes_is_refused_and_not_misread():
+    planes = PICTURE.astype("<u2").transpose(2, 0, 1) * 257
+    size, strips = planes[0].nbytes, 8 + 2 + 9 * 12 + 4
+    tags = [(256, 3, 1, 56), (257, 3, 1, 40), (258, 3, 3, strips), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, 3, strips + 6), (277, 3, 1, 3), (279, 4, 3, strips + 18), (284, 3, 1, 2)]
+    pixels = strips + 30
+    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    data += struct.pack("<I3H6I", 0, 16, 16, 16, *(pixels + i * size for i in range(3)), size, size, size)
+    with pytest.raises(SampleError, match="tiff of 16 bits, its channels stored one behind another"):
+        whole(data + planes.tobytes())
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
