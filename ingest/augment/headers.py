@@ -261,14 +261,13 @@ def _bmp(data: Bytes) -> Header:
 
 
 def _jpeg2000(data: Bytes) -> Header:
-    if bytes(data[:2]) == b"\xff\x4f":
-        x1, y1, x0, y0 = struct.unpack_from(">IIII", data, 8)
-        return Header("jpeg2000", y1 - y0, x1 - x0)
-    at = bytes(data[:_HEAD_BYTES]).find(b"ihdr")
+    at = 0 if bytes(data[:2]) == b"\xff\x4f" else bytes(data).find(b"\xff\x4f\xff\x51")  # the codestream in its boxes
     if at < 0:
         raise IndexError
-    height, width = struct.unpack_from(">II", data, at + 4)
-    return Header("jpeg2000", height, width)
+    x1, y1, x0, y0, tile_width, tile_height, _, _, channels = struct.unpack_from(">8IH", data, at + 8)
+    if not (tile_width and tile_height and channels):  # DALI divides by them, which would end the process
+        raise IndexError
+    return Header("jpeg2000", y1 - y0, x1 - x0)
 
 
 def _gif(data: Bytes) -> Header:

@@ -238,6 +238,17 @@ def test_a_huge_image_is_refused_from_its_header():  # I11
         header(bytes(bitmap))
 
 
+@pytest.mark.parametrize("no_jp2", [False, True], ids=["in boxes", "bare"])
+@pytest.mark.parametrize("place", [range(18, 22), range(22, 26), range(34, 36)], ids=["width", "height", "channels"])
+def test_a_jpeg_2000_with_tiles_or_channels_of_nothing_is_refused_before_dali_divides_by_them(place, no_jp2):
+    data = bytearray(encoded(PICTURE, "JPEG2000", no_jp2=no_jp2))
+    sizes = data.index(b"\xff\x51") + 4
+    for at in place:
+        data[sizes + at] = 0
+    with pytest.raises(SampleError, match="jpeg2000 whose header is damaged"):
+        header(bytes(data))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "JPEG2000", "GIF", "AVIF"])
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_half_an_image_is_an_error_whatever_its_format(kind, share):
