@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -118,12 +119,22 @@ def pick(values: Any, kept: NDArray[np.bool_], column: str) -> Any:
     """The values of the boxes that were kept.
 
     Raises:
-        SampleError: there are not as many as boxes.
+        SampleError: they are not a list, or not as many as boxes.
     """
-    found = np.asarray([] if values is None else values)
+    if not isinstance(values, (list, np.ndarray, NoneType)):
+        raise SampleError(f"column '{column}' holds {type(values).__name__}, and has a list with a value for each box")
+    found = values if isinstance(values, np.ndarray) else _values(values or [])
     if len(found) != len(kept):
         raise SampleError(f"{len(found)} values in column '{column}' for {len(kept)} boxes")
     return found[kept]
+
+
+def _values(values: list[Any]) -> NDArray[Any]:
+    """A list as an array of one dimension or more; of Python's own lists where they are of different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.fromiter(values, object, len(values))
 
 
 def ragged(batch: dict[str, NDArray[Any]], column: str) -> NDArray[Any]:
@@ -165,6 +176,8 @@ def _rectangles(left: Points, top: Points, right: Points, bottom: Points) -> Poi
 
 def _table(values: Any, width: int | None, name: str) -> Points:
     """Float64 (n, columns)."""
+    if not isinstance(values, (list, np.ndarray, NoneType)):
+        raise SampleError(f"{name} that are {type(values).__name__}, and not rows of numbers")
     if values is None or len(values) == 0:
         return np.zeros((0, width or 2))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from ingest import rng
 from ingest.augment import reference
 from ingest.augment.masks import decode_mask
 from ingest.augment.steps import draws, steps
-from ingest.augment.targets import move_boxes, move_keypoints, moves
+from ingest.augment.targets import move_boxes, move_keypoints, moves, pick
 from ingest.errors import SampleError, SpecError
 from ingest.ops import parse_op
 from ingest.ops.targets import Boxes, Keypoints, Mask
@@ -254,6 +255,30 @@ def test_labels_go_with_their_boxes_and_bad_boxes_are_one_samples_error():
     assert batch["name"][0].tolist() == ["b"]
     assert [len(batch["boxes"][row]) for row in range(1, 5)] == [0, 0, 0, 0]
     assert [len(batch["name"][row]) for row in range(1, 5)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("values", [range(2), [0.5, 1], [True] * 2, ["ab"] * 2, [{"x": 1, "y": 2}] * 2])
+def test_columns_that_hold_no_lists_are_the_samples_error(values):
+    image = encoded(painted((40, 60), (0, 0, 10, 10)), "PNG")
+    held = table([image] * 2, other=pa.array(values), boxes=pa.array([[[0.0, 0, 10, 10]]] * 2))
+    for spec, said in (
+        ({"boxes": "other"}, "boxes that are .*, and not rows of numbers"),
+        ({"keypoints": "other"}, "keypoints that are .*, and not rows of numbers"),
+        (
+            {"boxes": {"column": "boxes", "labels": ["other"]}},
+            "column 'other' holds .* a list with a value for each box",
+        ),
+    ):
+        worker = augmenter(batch_rows=2, ops=["flip"], **spec)
+        _, failures = worker.attempt([(held, np.arange(2))], np.arange(2), 0)
+        worker.close()
+        assert sorted(failures) == [0, 1]
+        assert re.search(said, str(failures[0]))
+
+
+def test_labels_may_be_lists_of_any_lengths():
+    kept = pick([[1, 2], [3], [4]], np.array([True, False, True]), "parts")
+    assert kept.tolist() == [[1, 2], [4]]
 
 
 def test_several_images_of_a_sample_move_alike():
