@@ -55,7 +55,7 @@ class Mixer:
         return DRAWS * len(self._ops)
 
     def check(self, batch: dict[str, NDArray[Any]]) -> dict[int, str]:
-        """Rows whose label is no class, and why.
+        """Rows whose label is no class or whose weights are no numbers, and why.
 
         Raises:
             ReadError: there are no labels, or they are of a type that cannot be one.
@@ -73,7 +73,8 @@ class Mixer:
                 for row in bad.tolist()
             }
         if labels.dtype.kind == "f" and labels.shape[1:] == (op.num_classes,):
-            return {}
+            bad = np.flatnonzero(~_finite(labels))  # a partner would get them too
+            return dict.fromkeys(bad.tolist(), f"weights in column '{op.label}' that are null or not finite")
         raise ReadError(
             f"{op.name}: column '{op.label}' is {labels.dtype} {labels.shape[1:]}, not whole numbers and not "
             f"{op.num_classes} weights"
@@ -112,7 +113,7 @@ class Mixer:
 
     def _weights(self, labels: NDArray[Any]) -> NDArray[np.float32]:
         if labels.ndim == 2:
-            return labels.astype(np.float32)
+            return np.where(_finite(labels)[:, None], labels, 0).astype(np.float32)
         classes = self._ops[0].num_classes
         fine = (labels >= 0) & (labels < classes)  # others have failed, and their rows do not count
         weights = np.zeros((len(labels), classes), np.float32)
@@ -135,6 +136,12 @@ class Mixer:
             where = (slice(None), *where) if self._planar else where
             cut[row][where] = images[partner[row]][where]
         return cut, 1 - (high - low).prod(1) / size.prod()
+
+
+def _finite(weights: NDArray[Any]) -> NDArray[np.bool_]:
+    """Bool (rows,): whose weights all are numbers that float32 has."""
+    finite: NDArray[np.bool_] = (np.abs(weights) <= np.finfo(np.float32).max).all(1)
+    return finite
 
 
 def partners(

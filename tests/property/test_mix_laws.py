@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from augment_images import augmenter, jpegs, table
 from hypothesis import given, settings
@@ -134,6 +135,23 @@ def test_the_augmenter_mixes_after_the_last_op_and_not_with_what_failed():
     with pytest.raises(ReadError, match="not whole numbers"):
         worker([(table(images, label=[str(i) for i in ids]), np.arange(6))], ids, 0)
     worker.close()
+
+
+@pytest.mark.parametrize("value", [None, [0.5, float("nan")], [float("inf"), 0.5], [None, 1.0]])
+def test_weights_that_are_no_numbers_reach_no_partner(value):
+    images, ids, kept = jpegs(6), np.arange(6), np.delete(np.arange(6), 2)
+    weights = [[row / 5, 1 - row / 5] for row in range(6)]
+    weights[2] = value
+    held = table(images, label=pa.array(weights, pa.list_(pa.float32(), 2)))
+    worker = augmenter(batch_rows=6, ops=[{"resize": {"size": 16}}, {"mixup": {"num_classes": 2}}])
+    batch, failures = worker.attempt([(held, np.arange(6))], ids, 0)
+    alone = worker([(held, kept)], ids[kept], 0)
+    worker.close()
+    assert list(failures) == [2]
+    assert "not finite" in str(failures[2])
+    assert np.isfinite(batch["label"][kept]).all()
+    assert np.array_equal(batch["label"][kept], alone["label"])
+    assert np.array_equal(batch["image"][kept], alone["image"])
 
 
 def test_what_cannot_be_mixed_is_refused():
