@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ingest.ops.base import Share
 
@@ -46,6 +46,12 @@ class Mask(Target):
 
     dtype: Literal["uint8", "uint16"] = "uint8"
     fill: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="of what lies outside the image")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Mask:
+        if self.dtype == "uint8" and self.fill > 255:
+            raise ValueError(f"fill: {self.fill} is above 255, the most that uint8 holds; dtype: uint16 holds it")
+        return self
 
 
 SpelledBoxes = Annotated[Boxes | None, BeforeValidator(_named, json_schema_input_type=Boxes | str | None)]
