@@ -20,6 +20,14 @@ def floats(pixels, numbers):
     return pixels / 255
 
 
+_SCRATCH = np.zeros((20, 30, 3), np.uint8)
+
+
+def into_one_array(pixels, numbers):
+    """Gives the same array back for every image."""
+    return np.subtract(255, pixels, out=_SCRATCH)
+
+
 def in_place(pixels, numbers):
     pixels -= 1
     return pixels

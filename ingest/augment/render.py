@@ -48,6 +48,7 @@ class Renderer:
         self._shape = fixed_shape(ops)
         end = finish(ops)
         self._finish = None if end.plain else Finisher(end)
+        self._keeps = any(slot.kind == "numpy" for slot in self._slots)  # a user's function may use its array again
         sized = [i for i, slot in enumerate(self._slots) if KINDS[slot.kind].shape is not None]
         # The last step that changes the size writes straight to the result, if it is a scale that all rows take.
         last = self._slots[sized[-1]] if sized and self._shape is not None else None
@@ -88,6 +89,7 @@ class Renderer:
             if self._shape is None:
                 out[place] = finished
         elif self._shape is None:
-            out[place] = pixels.copy() if pixels is given or pixels.base is not None else pixels
+            kept = pixels is given or pixels.base is not None or self._keeps
+            out[place] = np.array(pixels) if kept else pixels
         elif pixels is not placed:
             out[place] = pixels

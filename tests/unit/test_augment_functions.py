@@ -47,6 +47,11 @@ def test_what_a_numpy_function_may_not_do_is_that_samples_error(call, said):
     assert caught.value.index == 0
 
 
+def test_a_numpy_function_may_use_its_array_again():
+    got = augment(FILES, numpy="own_functions:into_one_array", threads=1)
+    assert all(np.array_equal(one, 255 - image) for one, image in zip(got, PICTURES, strict=True))
+
+
 def test_dali_nodes_run_with_the_samples_numbers():
     spec = {"function": {"call": "own_functions:nodes", "draws": 1}}
     got = augment(FILES, **spec)
