@@ -192,7 +192,8 @@ class RankRun:
             StateError: see `Loader.load_state_dict`.
         """
         order, plan, facts = self.spec.order, self.plan, self.facts
-        if self.spec.mix.stop == "steps" and isinstance(state.get("rows"), int):
+        states.check_form(state)
+        if self.spec.mix.stop == "steps":
             facts = replace(facts, rows=state["rows"])  # an epoch keeps its rows where a global batch has others now
         asked = {"lanes": order.lanes, "interleave": order.interleave}
         epoch, position, lanes, interleave = states.check(state, facts, asked, allow_changed_data=allow_changed_data)

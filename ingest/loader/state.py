@@ -14,6 +14,11 @@ from ingest.spec import fingerprint
 
 log = logging.getLogger(__name__)
 VERSION = 1
+_KINDS = {
+    "digest": str, "order": Mapping, "pixels": Mapping, "lanes": int, "interleave": int, "rows": int,
+    "backend": Mapping, "epoch": int, "position": int,
+}  # fmt: skip
+_MOST = {"lanes": 2**16, "interleave": 2**62, "rows": 2**62, "epoch": 2**62, "position": 2**62}
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,30 @@ def save(facts: Facts, epoch: int, position: int, chunk: Chunk | None = None) ->
     }
 
 
+def check_form(state: Mapping[str, Any]) -> None:
+    """Refuses what `save` never made: states that a hand or another program has changed.
+
+    Raises:
+        StateError: it is no mapping, lacks something, is of another version, or holds what cannot stand there.
+    """
+    hint = "Pass what state_dict() returned"
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state is {type(state).__name__}, and a mapping is expected", hint=hint)
+    missing = [key for key in ("version", "order_fingerprint", "pixel_fingerprint", *_KINDS) if key not in state]
+    if missing:
+        raise StateError(f"the state lacks {', '.join(missing)}", hint=hint)
+    if state["version"] != VERSION:
+        raise StateError(f"the state has version {state['version']}, and this release reads version {VERSION}")
+    for key, kind in _KINDS.items():
+        value = state[key]
+        least = 1 if key in ("lanes", "interleave") else 0
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or (kind is int and not least <= value <= _MOST[key]):
+            raise StateError(f"the state's {key} is {value!r}, which it cannot be", hint=hint)
+    if state["lanes"] & (state["lanes"] - 1):
+        raise StateError(f"the state's lanes are {state['lanes']}, and must be a power of two", hint=hint)
+
+
 def check(
     state: Mapping[str, Any], facts: Facts, asked: Mapping[str, int | str], *, allow_changed_data: bool = False
 ) -> tuple[int, int, int, int]:
@@ -91,11 +120,7 @@ def check(
     Raises:
         StateError: it does not fit; the message shows both sides.
     """
-    missing = [key for key in save(facts, 0, 0) if key not in state]
-    if missing:
-        raise StateError(f"the state lacks {', '.join(missing)}", hint="Pass what state_dict() returned")
-    if state["version"] != VERSION:
-        raise StateError(f"the state has version {state['version']}, and this release reads version {VERSION}")
+    check_form(state)
     changed = state["digest"] != facts.digest
     if changed and not (allow_changed_data and state["position"] == 0):
         raise StateError(
@@ -113,7 +138,7 @@ def check(
                 f"what decides order has changed: order.{name} was {state[name]}, and is {value}", hint="Put it back"
             )
     epoch, position = state["epoch"], state["position"]
-    if not (isinstance(epoch, int) and isinstance(position, int) and epoch >= 0 and 0 <= position <= facts.rows):
+    if position > facts.rows:
         raise StateError(f"epoch {epoch}, position {position} is no place in epochs of {facts.rows} rows")
     if facts.backend != state["backend"]:
         log.warning(
@@ -121,7 +146,7 @@ def check(
         )
     if changed:
         return epoch, position, facts.lanes, facts.interleave
-    return epoch, position, int(state["lanes"]), int(state["interleave"])
+    return epoch, position, state["lanes"], state["interleave"]
 
 
 def chunk(state: Mapping[str, Any], position: int, rows: int) -> Chunk | None:

@@ -58,6 +58,27 @@ def test_a_broken_state_is_refused(broken):
         state.check({**state.save(FACTS, 0, 10), **broken}, FACTS, AUTO)
 
 
+@pytest.mark.parametrize("state_", [None, "{}", b"", 7, [1]])
+def test_what_is_no_state_is_refused(state_):
+    with pytest.raises(StateError, match="a mapping is expected"):
+        state.check(state_, FACTS, AUTO)
+
+
+@pytest.mark.parametrize("key", ["order", "pixels", "lanes", "interleave", "rows", "backend", "epoch", "position"])
+@pytest.mark.parametrize("value", [None, "4", [], -1, True, 4.0, float("nan"), 2**70])
+def test_an_edited_state_is_refused_by_the_key(key, value):
+    with pytest.raises(StateError, match=f"the state's {key} is "):
+        state.check({**state.save(FACTS, 0, 10), key: value}, FACTS, AUTO)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "said"), [(0, "lanes is 0"), (3, "must be a power of two"), (2**17, "lanes is 131072")]
+)
+def test_lanes_that_no_order_has_are_refused(lanes, said):
+    with pytest.raises(StateError, match=said):
+        state.check({**state.save(FACTS, 0, 10), "lanes": lanes}, FACTS, AUTO)
+
+
 def test_a_state_that_lacks_something_says_what():
     saved = state.save(FACTS, 0, 10)
     del saved["position"]
