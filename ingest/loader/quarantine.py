@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingest.errors import SampleError, SourceError
@@ -165,6 +166,8 @@ def decode(name: str, data: bytes) -> Iterator[Record]:
         table = pq.read_table(pa.BufferReader(data)).select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise SourceError(f"not a quarantine file: {error}", path=name) from error
+    if any(column.null_count for column in table.columns) or pc.any(pc.less(table["epoch"], 0)).as_py():
+        raise SourceError("not a quarantine file: it has nulls, or epochs before the first", path=name)
     for values in table.to_pylist():
         yield Record(**values)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import asdict
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +12,7 @@ import pytest
 
 from ingest.engine import replace
 from ingest.errors import SampleError, SourceError
-from ingest.loader.quarantine import FILE_ROWS, Quarantine, Record, decode, distinct, encode
+from ingest.loader.quarantine import FILE_ROWS, SCHEMA, Quarantine, Record, decode, distinct, encode
 from ingest.manifest.model import FileEntry
 from ingest.read.mark import MARK
 from ingest.read.marks import read_marked
@@ -130,3 +133,12 @@ def test_a_full_file_is_closed_and_what_is_no_quarantine_file_is_named():
     with pytest.raises(SourceError, match=r"not a quarantine file.*x\.parquet"):
         list(decode("x.parquet", b"nothing"))
     assert list(decode("x", encode([]))) == []
+
+
+@pytest.mark.parametrize("change", [{"sample_id": None}, {"epoch": None}, {"path": None}, {"epoch": -1}])
+def test_a_foreign_file_with_the_same_columns_is_no_quarantine_file(change):
+    table = pa.Table.from_pylist([{**asdict(record(1)), **change}], schema=SCHEMA)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    with pytest.raises(SourceError, match=r"not a quarantine file.*x\.parquet"):
+        list(decode("x.parquet", sink.getvalue()))
