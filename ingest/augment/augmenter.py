@@ -19,7 +19,7 @@ from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, finish
 from ingest.augment.functions import check_loads
 from ingest.augment.headers import Header, read_header
-from ingest.augment.media import AudioWorker, ClipWorker, check_media, open_video
+from ingest.augment.media import AudioWorker, ClipWorker, check_audio, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import draws, fixed_shape, steps
@@ -264,10 +264,11 @@ class Augmenter:
         ), failures
 
     def _measured(self, data: NDArray[np.uint8] | None, column: str) -> tuple[int, int]:
-        """Height and width of a video; of audio nothing is read before it is decoded."""
+        """Height and width of a video; of audio nothing is read before it is decoded, but whether it is whole."""
         if data is None:
             raise SampleError(f"null in column '{column}', where a recording should be")
         if isinstance(self._ops[0], Waveform):
+            check_audio(data)
             return 1, 1
         with open_video(data) as (_, video):
             return video.height, video.width

@@ -20,6 +20,7 @@ from ingest.augment.work import Job
 from ingest.errors import SampleError, SpecError
 from ingest.ops import Clip, Function, MelSpectrogram, Mix, Op, Waveform
 
+_STREAMED = 0x7FFF0000  # from here on a WAV's length says that its writer could not know it
 _DALI_CODECS = frozenset(["VP80", "VP90", "MJPG", "vp08", "vp09", "mjpg"])
 
 
@@ -30,6 +31,24 @@ class Video(NamedTuple):
     width: int
     frames: int
     dali: bool
+
+
+def check_audio(data: NDArray[np.uint8]) -> None:
+    """Refuses a WAV that is cut short, whose end DALI would give as silence. Other formats tell DALI themselves.
+
+    Raises:
+        SampleError: there are fewer samples than the header says.
+    """
+    if data[:4].tobytes() != b"RIFF" or data[8:12].tobytes() != b"WAVE":
+        return
+    at = 12
+    while at + 8 <= len(data):
+        kind, length = data[at : at + 4].tobytes(), int.from_bytes(data[at + 4 : at + 8].tobytes(), "little")
+        if kind == b"data":
+            if len(data) < at + 8 + length < _STREAMED:
+                raise SampleError(f"a WAV cut short, of {length} bytes of samples; {first_bytes(data)}")
+            return
+        at += 8 + length + length % 2
 
 
 @contextlib.contextmanager

@@ -75,6 +75,27 @@ def test_flac_is_mixed_down_and_what_is_short_ends_in_silence():
     assert not got[2000:].any()
 
 
+@pytest.mark.parametrize("left", [44, 45, 1000, -1])
+def test_a_wav_cut_short_is_an_error_and_not_silence(left):
+    odd = b"LIST\3\0\0\0abc\0"  # a chunk of an odd length, before the samples
+    whole = RAMP[0][:36] + odd + RAMP[0][36:]
+    batch, failures = run(
+        [whole, RAMP[0][:left], whole[:left] if left < 0 else whole], ops=[{"waveform": {"seconds": 1}}]
+    )
+    assert sorted(failures) == ([1, 2] if left < 0 else [1])
+    assert "a WAV cut short" in str(failures[1])
+    assert batch["image"][0].any()
+    assert not batch["image"][1].any()
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_wav_that_was_streamed_is_as_long_as_it_is(length):
+    streamed = RAMP[0][:40] + length.to_bytes(4, "little") + RAMP[0][44:]
+    batch, failures = run([RAMP[0], streamed], ops=[{"waveform": {"seconds": 1, "place": "start"}}])
+    assert not failures
+    assert np.array_equal(batch["image"][0], batch["image"][1])
+
+
 def mel_reference(samples, rate, window, hop, bands):
     """Slaney's mel scale, triangles of unit area, power of a centred Hann window, borders mirrored."""
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(window) + 0.5) / window)
