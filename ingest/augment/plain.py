@@ -38,7 +38,7 @@ def _unturned(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _opaque(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A GIF whose first frame has no transparent colour: the palette's own shows."""
-    flags = data[10].item()
+    flags = int.from_bytes(data[10:11].tobytes(), "little")
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
     while at + 3 < len(data) and data[at] == 0x21:  # extensions, in sub-blocks of up to 255 bytes
         if data[at + 1] == 0xF9:

@@ -249,6 +249,15 @@ def test_a_jpeg_2000_with_tiles_or_channels_of_nothing_is_refused_before_dali_di
         header(bytes(data))
 
 
+@pytest.mark.parametrize("name", ["gif", "gif with a transparent colour", "tiff 1 bit"])
+def test_an_image_that_ends_in_its_first_bytes_is_an_error(name):
+    cut = [EXACT[name][:end] for end in range(80)]
+    worker = augmenter(batch_rows=80, ops=[{"flip": {"probability": 0}}])
+    _, failures = worker.attempt([(table(cut), np.arange(80))], np.arange(80), 0)
+    worker.close()
+    assert sorted(failures) == list(range(80))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "JPEG2000", "GIF", "AVIF"])
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_half_an_image_is_an_error_whatever_its_format(kind, share):
