@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 
 from ingest.ops.base import OpBase
+
+_MOST = {"float16": 65504.0, "float32": 3.4028235e38}
 
 
 class Normalize(OpBase):
@@ -19,6 +22,16 @@ class Normalize(OpBase):
     dtype: Literal["float32", "float16"] = "float32"
     layout: Literal["HWC", "CHW"] = "CHW"
 
+    @model_validator(mode="after")
+    def _holds(self) -> Normalize:
+        levels = [
+            (level * self.scale - mean) / std
+            for level in (0, 255)
+            for mean, std in zip(self.mean, self.std, strict=True)
+        ]
+        _check_range(levels, self.dtype)
+        return self
+
 
 class Cast(OpBase):
     """(pixel * scale) in another dtype."""
@@ -27,8 +40,19 @@ class Cast(OpBase):
     dtype: Literal["float32", "float16"] = "float32"
     scale: PositiveFloat = 1.0
 
+    @model_validator(mode="after")
+    def _holds(self) -> Cast:
+        _check_range([255 * self.scale], self.dtype)
+        return self
+
 
 class Transpose(OpBase):
     """From (height, width, channel) to (channel, height, width)."""
 
     name: ClassVar[str] = "transpose"
+
+
+def _check_range(levels: Iterable[float], dtype: str) -> None:
+    most = max(map(abs, levels))
+    if most > _MOST[dtype]:
+        raise ValueError(f"pixels would become {most:.4g}, and {dtype} ends at {_MOST[dtype]:.4g}")

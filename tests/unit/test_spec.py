@@ -167,6 +167,12 @@ def test_an_unknown_key_near_to_none_lists_them_all():
         ("augment.ops", [{"random_resized_crop": {"size": 8, "area": [0.5, 2]}}], "area: 2.0 is above 1"),
         ("augment.ops", [{"random_resized_crop": {"size": 8, "ratio": [2, 1]}}], "ratio: 2.0 is above 1.0"),
         ("augment.ops", [{"normalize": {"std": [1, 0, 1]}}], "greater than 0"),
+        ("augment.ops", [{"normalize": {"dtype": "float16", "std": [1, 1, 1e-6]}}], "would become 5.94e+05"),
+        (
+            "augment.ops",
+            [{"cast": {"dtype": "float16", "scale": 300}}],
+            "would become 7.65e+04, and float16 ends at 6.55",
+        ),
         ("augment.masks", [{"column": "m", "fill": 300}], "fill: 300 is above 255, the most that uint8 holds"),
         ("augment.device", "tpu", "augment.device"),
         ("augment.actors_per_trainer", 0, "augment.actors_per_trainer"),
