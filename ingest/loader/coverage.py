@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from ingest.plan.schedule import Chunk
 
 LOG_SUFFIX = ".coverage.jsonl"
 VERSION = 1
+_MOST_RANKS = 2**20
 STRETCH_S = 30.0  # a stretch is closed at least this often
 REMOTE_S = 5.0  # where a file cannot be added to, a new one is written no more often than this
 
@@ -231,16 +232,44 @@ def _decode_line(log: RankLog | None, line: bytes, name: str) -> RankLog:
     try:
         said = json.loads(line)
         if log is None:
-            return RankLog(Header(**said["header"]))
+            return RankLog(_header(**said["header"]))
         if "turn" in said:
             epoch, position, *around = said["turn"]
             if around:
-                log.chunks[len(log.turns)] = Chunk(*map(int, around[0]))
-            log.turns.append((int(epoch), int(position)))
+                log.chunks[len(log.turns)] = Chunk(*map(_number, around[0]))
+            log.turns.append((_number(epoch), _number(position)))
         elif "took" in said:
-            turn, epoch, first, after, steps, digest, *rest = said["took"]
-            bad, packed = [*rest, (), ""][:2] if len(rest) < 2 else rest
-            log.stretches.append(Stretch(turn, epoch, first, after, steps, digest, tuple(bad), packed))
+            log.stretches.append(_stretch(*said["took"]))
     except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise SourceError(f"not a coverage log: {type(error).__name__}: {error}", path=name) from error
     return log
+
+
+def _header(**said: Any) -> Header:
+    header = Header(**said)
+    if header.version != VERSION:
+        raise ValueError(f"version {header.version}, and this release reads version {VERSION}")
+    words = (header.attempt, header.plan, header.last)
+    ranks = 0 <= _number(header.rank) < _number(header.world_size) <= _MOST_RANKS and _number(header.batch) > 0
+    if not (ranks and all(isinstance(word, str) for word in words) and header.last in ("drop", "pad", "keep")):
+        raise ValueError(f"{header}")
+    return replace(header, began=float(header.began))
+
+
+def _stretch(turn: Any, epoch: Any, first: Any, after: Any, steps: Any, digest: Any, *rest: Any) -> Stretch:
+    bad, packed = [*rest, (), ""][:2] if len(rest) < 2 else rest
+    if not (isinstance(digest, str) and isinstance(packed, str)):
+        raise TypeError(f"{digest!r} and {packed!r} where texts should be")
+    places = _number(first), _number(after)
+    return Stretch(_number(turn), _number(epoch), *places, _number(steps), digest, tuple(map(_number, bad)), packed)
+
+
+def _number(value: Any) -> int:
+    """A whole number that is no less than 0.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise ValueError(f"{value!r} where a whole number should be")
+    return value

@@ -117,6 +117,38 @@ def test_a_line_cut_by_a_death_counts_as_not_written_and_other_files_are_refused
         list(decode_log({"x.coverage.jsonl": b'{"a": 1}\n'}))
 
 
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("value", [None, "x", -1, 1.5, True, [], 2**70])
+def test_a_line_with_what_cannot_stand_there_is_named(at, value):
+    files = whole()
+    name, i = took_lines(files, 0)[1]
+    lines = files[name].splitlines()
+    said = json.loads(lines[i])
+    said["took"][at] = value if (at, value) != (5, "x") else 7
+    lines[i] = json.dumps(said).encode()
+    files[name] = b"".join(line + b"\n" for line in lines)
+    with pytest.raises(SourceError, match=r"not a coverage log.*coverage\.jsonl"):
+        proof(files)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("attempt", 7), ("rank", 2), ("world_size", 0), ("world_size", 10**9), ("batch", 0), ("batch", "5")],
+        *[("last", "wrap"), ("plan", None), ("began", "now"), ("began", None), ("version", 2)],
+    ],
+)
+def test_a_header_with_what_cannot_stand_there_is_named(key, value):
+    files = whole()
+    name = next(iter(files))
+    first, _, others = files[name].partition(b"\n")
+    said = json.loads(first)
+    said["header"][key] = value
+    files[name] = json.dumps(said).encode() + b"\n" + others
+    with pytest.raises(SourceError, match=r"not a coverage log.*coverage\.jsonl"):
+        proof(files)
+
+
 def test_a_plan_comes_back_as_it_was_kept_rows_included():
     plan = PlanFacts("d", PLAN.order, np.array([2, 3]), np.array([0, 10]), {1: np.array([0, 4, 5])})
     back = decode_plan("x", plan.encode())
