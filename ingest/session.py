@@ -6,7 +6,7 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -135,9 +135,11 @@ class Loader:
         return batch
 
     def _take(self) -> Batch:
-        batch: Batch | None = self._start().get(self._watch)
-        if batch is None:
+        made: tuple[Batch, Callable[[], None]] | None = self._start().get(self._watch)
+        if made is None:
             raise IngestError("the feed ended before the epoch did", stage="feed", rank=self.rank)
+        batch, arrive = made
+        arrive()
         return batch
 
     def _watch(self, waited_s: float) -> None:
@@ -165,7 +167,7 @@ class Loader:
         if self._prefetcher is None:
             run = self._run
             run.turn(self._at)
-            make = BatchMaker(run.spec, self._convert, run.empty_lists, run.records, run.plan.order.lanes)
+            make = BatchMaker(run.spec, self._convert, run.empty_lists, run.records, run.plan.order.lanes, run.landing)
             self._prefetcher = Prefetcher(run.feed, run.config.depth, make, self._tally.timings)
             self._holder.append(self._prefetcher)
         return self._prefetcher

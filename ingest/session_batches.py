@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ingest.engine.jobs import BatchInfo
 from ingest.engine.replace import BAD, Bad
 from ingest.loader.batch import Batch
 from ingest.loader.convert import Convert
+from ingest.loader.landing import TorchLanding, nothing
 from ingest.loader.ragged import shape
 from ingest.session_records import Records
 from ingest.spec import Spec
@@ -26,6 +27,7 @@ class BatchMaker:
         empty_lists: of each list column, an array without an item.
         records: keep bad samples.
         lanes: of the order.
+        landing: where images land that are made on the trainer's own GPU; None where none are.
     """
 
     def __init__(
@@ -35,13 +37,14 @@ class BatchMaker:
         empty_lists: Mapping[str, NDArray[Any]],
         records: Records,
         lanes: int,
+        landing: TorchLanding | None = None,
     ) -> None:
         self._ragged, self._convert, self._empty_lists = spec.batch.ragged, convert, empty_lists
-        self._records, self._lanes = records, lanes
+        self._records, self._lanes, self._landing = records, lanes, landing
         self._tells_valid = spec.batch.last != "drop" or records.replaces or spec.batch.bucket_by is not None
 
-    def __call__(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> Batch:
-        """A batch of what the feed gave.
+    def __call__(self, fetched: tuple[BatchInfo, dict[str, Any]]) -> tuple[Batch, Callable[[], None]]:
+        """A batch of what the feed gave, and what the trainer's thread calls when it takes it: `TorchLanding.sealed`.
 
         Raises:
             SampleError: the budget of bad samples is spent.
@@ -61,7 +64,7 @@ class BatchMaker:
         if bad:
             ids = ids.copy()
             ids[[each.slot for each in bad]] = [each.sample_id for each in bad]
-        return Batch.make(
+        batch = Batch.make(
             self._convert(arrays),
             epoch=info.epoch,
             after=info.after,
@@ -75,3 +78,4 @@ class BatchMaker:
             left=info.left,
             replaced={each.slot: each.sample_id for each in counted},
         )
+        return batch, nothing if self._landing is None else self._landing.sealed(batch)

@@ -18,6 +18,7 @@ from ingest.engine.rank_feed import RankFeed
 from ingest.engine.trial import try_functions
 from ingest.errors import IngestError
 from ingest.loader import state as states
+from ingest.loader.landing import landing_of
 from ingest.loader.ragged import empty_lists
 from ingest.manifest.model import Manifest, refuse_damage
 from ingest.metrics.process import peak_rss_bytes
@@ -65,6 +66,7 @@ class RankRun:
         feed: where batches come from.
         records: what is written down beside them.
         empty_lists: of each list column, an array without an item.
+        landing: where images land that are made on this process's own GPU; None where they go through host memory.
 
     Raises:
         SourceError, SchemaError, PlanError, ClusterError: what and where.
@@ -81,6 +83,8 @@ class RankRun:
         self.rank, self.world_size, self.epochs, self._cpus = rank, world_size, epochs, have.cpus
         memory = memory_of(spec, have.object_store_bytes, world_size)
         self._gpu = cluster.uses_gpu(spec, have, world_size)
+        own = self._gpu and spec.augment.placement == "trainer"
+        self.landing = landing_of(spec.loader.framework) if own else None
         try_functions(spec.augment, gpu=self._gpu)
         folder = None if cache_dir is None else Path(cache_dir)
         listing = (ray.get_runtime_context().get_job_id(), folder, min(spec.read.cpus, have.cpus), _PROCESS)
@@ -117,6 +121,7 @@ class RankRun:
             gpu=self._gpu,
             rank=self.rank,
             call_batches=call_batches(self.spec, share.batch),
+            landing=self.landing,
         )
 
     def _prepare(self, share: Share, memory: Memory) -> None:

@@ -48,8 +48,8 @@ def table(images, **columns):
     return pa.table({"image": pa.array(images, pa.binary()), **columns})
 
 
-def augmenter(batch_rows=64, threads=2, seed=1, device_id=None, reuse=0, **spec):
-    options = {"batch_rows": batch_rows, "threads": threads, "device_id": device_id, "reuse": reuse}
+def augmenter(batch_rows=64, threads=2, seed=1, device_id=None, reuse=0, landing=None, **spec):
+    options = {"batch_rows": batch_rows, "threads": threads, "device_id": device_id, "reuse": reuse, "landing": landing}
     return Augmenter(Augment(**spec), seed=seed, **options)
 
 

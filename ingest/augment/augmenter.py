@@ -16,9 +16,10 @@ from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.augment.companions import Companions
 from ingest.augment.decode import decode_whole
-from ingest.augment.finish import allocate, finish
+from ingest.augment.finish import allocate, dense, finish
 from ingest.augment.functions import check_loads
 from ingest.augment.headers import Header, read_header
+from ingest.augment.landing import HostLanding, Landing
 from ingest.augment.media import AudioWorker, ClipWorker, check_audio, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
@@ -53,6 +54,7 @@ class Augmenter:
 
     Attributes:
         notes: how many images had what fault that could be passed over (`broken EXIF`).
+        landing: where images go.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Augmenter:
         threads: int,
         device_id: int | None = None,
         reuse: int = 0,
+        landing: Landing | None = None,
         restore: Callable[[NDArray[np.uint8] | None, str], tuple[Header, NDArray[np.uint8]]] | None = None,
     ) -> None:
         """Builds the pipelines.
@@ -77,6 +80,8 @@ class Augmenter:
             reuse: the array of images is good for so many calls of its thread, and then another's images take its
                 place: for callers that copy them soon. Fresh memory costs the system a page fault every 4 KiB. 0: it
                 stays.
+            landing: where images go that a GPU makes, where all end in one size and none are mixed; None, and in all
+                other cases: into host memory.
             restore: gives the header and pixels of a value of a column, where pixels are stored instead of encoded
                 images; the ops then begin with `Stored`.
 
@@ -99,6 +104,8 @@ class Augmenter:
         self._media = isinstance(self._ops[0] if self._ops else None, (Clip, Waveform))
         self._images = (self._column, *spec.also)
         self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
+        stays = landing is not None and device_id is not None and dense(self._ops) is not None and not self._mixer
+        self.landing: Landing = landing if landing is not None and stays else HostLanding()
         if not self._ops:
             return
         check_loads(self._ops, spec.fields)
@@ -112,7 +119,8 @@ class Augmenter:
     def _made(self, threads: int, device_id: int | None) -> Iterator[Worker]:
         ops = self._ops
         if device_id is not None:
-            yield from (DeviceWorker(ops, self._chunk, threads, device_id) for _ in range(_DEVICE_WORKERS))
+            for _ in range(_DEVICE_WORKERS):
+                yield DeviceWorker(ops, self._chunk, threads, device_id, self.landing)
         elif isinstance(ops[0], Waveform):
             yield from (AudioWorker(ops, self._chunk) for _ in range(threads))
         elif isinstance(ops[0], Clip):
@@ -140,8 +148,8 @@ class Augmenter:
             groups: int64 (rows,); samples are mixed inside their group only, and not where it is -1. None: one group.
 
         Returns:
-            Images are uint8 (rows, height, width, 3), or as `normalize` says; where the ops leave images of different
-            sizes, an object array of (height, width, 3) arrays.
+            Images are uint8 (rows, height, width, 3), or as `normalize` says, in an array of the landing's; where the
+            ops leave images of different sizes, an object array of (height, width, 3) arrays.
 
         Raises:
             BadSampleError: an image cannot be used: the first one in the order of the batch. The augmenter lives on.
@@ -189,8 +197,9 @@ class Augmenter:
         for done in work:
             found.update(done.result())
         failures = {**found, **failures}
-        for out in outs.values():
-            _blank(out, failures)
+        with self.landing.order():
+            for out in outs.values():
+                _blank(out, failures)
         self._companions.clear(batch, failures)
         if self._mixer:
             self._mix(batch, failures, sample_ids, groups, numbers[:, self._draws :])
@@ -273,7 +282,10 @@ class Augmenter:
         with open_video(data) as (_, video):
             return video.height, video.width
 
-    def _allocate(self, column: str, rows: int) -> NDArray[Any]:
+    def _allocate(self, column: str, rows: int) -> Any:
+        one = dense(self._ops)
+        if one is not None and not isinstance(self.landing, HostLanding):
+            return self.landing.empty((rows, *one[0]), one[1])
         if not self._reuse or fixed_shape(self._ops) is None:
             return allocate(self._ops, rows)
         ring: deque[NDArray[Any]] = self._reused.__dict__.setdefault(column, deque())  # this thread's own
@@ -303,7 +315,7 @@ def _header(data: NDArray[np.uint8] | None, column: str) -> Header:
     return read_header(data)
 
 
-def _blank(out: NDArray[Any], rows: Iterable[int]) -> None:
+def _blank(out: Any, rows: Iterable[int]) -> None:
     """Makes nothing of the rows that failed."""
     for row in rows:
         if out.dtype != object:

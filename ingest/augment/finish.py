@@ -50,16 +50,22 @@ def finish(ops: Sequence[Op]) -> Finish:
     return Finish(planar=planar)
 
 
-def allocate(ops: Sequence[Op], rows: int) -> NDArray[Any]:
-    """An array for the results of a batch: dense where every image ends in one size, else an object array of arrays."""
+def dense(ops: Sequence[Op]) -> tuple[tuple[int, ...], str] | None:
+    """(shape, dtype) of every result; None where images end in different sizes."""
     shape, end = fixed_shape(ops), finish(ops)
     first = ops[0] if ops else None
     if isinstance(first, Waveform):
         mel = ops[1] if len(ops) > 1 else None
         spectrum = (mel.bands, 1 + first.samples // mel.hop) if isinstance(mel, MelSpectrogram) else (first.samples,)
-        return np.empty((rows, *spectrum), np.float32)
+        return spectrum, "float32"
     frames = (first.frames,) if isinstance(first, Clip) else ()
-    return np.empty(rows, object) if shape is None else np.empty((rows, *frames, *end.shape(*shape)), end.dtype)
+    return None if shape is None else ((*frames, *end.shape(*shape)), end.dtype)
+
+
+def allocate(ops: Sequence[Op], rows: int) -> NDArray[Any]:
+    """An array for the results of a batch: dense where every image ends in one size, else an object array of arrays."""
+    one = dense(ops)
+    return np.empty(rows, object) if one is None else np.empty((rows, *one[0]), one[1])
 
 
 class Finisher:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from nvidia.dali import fn, math, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline, do_not_convert
 
@@ -138,6 +139,12 @@ class Runner:
     def close(self) -> None:
         """Gives the pipeline's threads and memory back."""
         self._pipe = None
+
+
+def result_dtype(results: Any) -> np.dtype[Any]:
+    """The dtype of a run's results, wherever they are."""
+    dtype: np.dtype[Any] = np.dtype(types.to_numpy_type(results.dtype))
+    return dtype
 
 
 def reason(error: RuntimeError) -> str:

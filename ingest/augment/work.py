@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ingest.augment.decode import CropDecoder
 from ingest.augment.finish import finish
-from ingest.augment.graph import Runner, device_pipeline, reason
+from ingest.augment.graph import Runner, device_pipeline, reason, result_dtype
 from ingest.augment.headers import Header, first_bytes
 from ingest.augment.kinds import KINDS, Input, Values
+from ingest.augment.landing import HostLanding, Landing
 from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import slots
 from ingest.errors import SampleError, StageError
@@ -33,7 +34,7 @@ class Job:
         shapes: int64 (rows, 2), upright height and width of each image; (1, 1) where the row has failed before.
         numbers: float64 (rows, draws), the random numbers of each row.
         plan: windows and steps.
-        out: where results go.
+        out: where results go: of `Landing.empty`, or an object array of images of different sizes.
     """
 
     encoded: Sequence[NDArray[np.uint8] | None]
@@ -42,7 +43,7 @@ class Job:
     shapes: NDArray[np.int64]
     numbers: NDArray[np.float64]
     plan: Plan
-    out: NDArray[Any]
+    out: Any
 
 
 class Worker(Protocol):
@@ -93,15 +94,18 @@ class CpuWorker:
 
 
 class DeviceWorker:
-    """DALI does everything on a GPU, and results come back to the host.
+    """DALI does everything on a GPU, and results go to where the batch lands.
 
     Images that DALI does not decode, and those that EXIF turns (no DALI graph transposes some images of a batch), are
     decoded on the CPU as `CpuWorker` does and join on the device after decoding. Which way an image goes depends on its
     header alone, so its pixels stay a function of the sample.
     """
 
-    def __init__(self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None) -> None:
+    def __init__(
+        self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None, landing: Landing | None = None
+    ) -> None:
         layout, end = slots(ops), finish(ops)
+        self._landing, self._dtype = landing or HostLanding(), np.dtype(end.dtype)
         self._own = next((op.call for op in ops if isinstance(op, Function)), None)
         self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=True))
         self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=False))
@@ -189,22 +193,23 @@ class DeviceWorker:
         return inputs
 
     def _store(self, job: Job, rows: list[int], results: Any) -> None:
-        host = results.as_cpu()
         if self._own is not None:
-            self._check_own(job, host)
+            self._check_own(job, results)
         if job.out.dtype != object:
-            job.out[rows] = np.asarray(host.as_tensor())
+            self._landing.put(job.out, rows, results)
         else:
+            host = results.as_cpu()
             for i, row in enumerate(rows):
                 job.out[row] = np.array(host[i])
 
-    def _check_own(self, job: Job, host: Any) -> None:
+    def _check_own(self, job: Job, results: Any) -> None:
         """Refuses what a user's function should not have returned."""
-        for made in (np.asarray(host[i]) for i in range(len(host))):
-            wanted = job.out.shape[1:] if job.out.dtype != object else (*made.shape[:2], 3)
-            if made.shape != wanted or job.out.dtype not in (object, made.dtype):
+        dtype = result_dtype(results)
+        for shape in results.shape():
+            wanted = tuple(job.out.shape[1:]) if job.out.dtype != object else (*shape[:2], 3)
+            if tuple(shape) != wanted or (job.out.dtype != object and dtype != self._dtype):
                 raise StageError(
-                    f"'{self._own}' returned images that end as {made.dtype} {made.shape}, and {wanted} is expected",
+                    f"'{self._own}' returned images that end as {dtype} {tuple(shape)}, and {wanted} is expected",
                     stage="augment",
                     hint="Give the op the size that it returns; images are uint8 (height, width, 3)",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from ingest.spec import Augment
 
 
 class Augmentation:
-    """Makes the batch of a job out of the tables that it names, and counts.
+    """Makes the batch of a job out of the tables that it names, and counts. For any number of threads at a time.
 
     Args:
         spec: the spec's section.
@@ -31,6 +32,7 @@ class Augmentation:
         self._augmenter = (stored_augmenter if stored else Augmenter)(spec, **options)
         self._replace, self._column = replace, spec.column
         self._busy_s, self._batches, self._rows = 0.0, 0, 0
+        self._counting = threading.Lock()
 
     def __call__(self, job: Job, tables: Mapping[int, pa.Table]) -> dict[str, Any]:
         """The arrays of a batch; bad samples that are replaced are listed beside them, under `replace.BAD`.
@@ -41,7 +43,8 @@ class Augmentation:
         began = time.perf_counter()
         try:
             if self._replace:
-                return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
+                with self._augmenter.landing.order():  # rows are copied over others
+                    return replaced(self._augmenter.attempt, job, job.pieces(tables), self._column)
             return self._augmenter(job.pieces(tables), job.sample_ids, job.pass_, groups=job.lanes)
         except SampleError as error:
             index = getattr(error, "index", None)
@@ -49,9 +52,10 @@ class Augmentation:
                 error.sample_id = int(job.sample_ids[index])
             raise
         finally:
-            self._busy_s += time.perf_counter() - began
-            self._batches += 1
-            self._rows += len(job.sample_ids)
+            with self._counting:
+                self._busy_s += time.perf_counter() - began
+                self._batches += 1
+                self._rows += len(job.sample_ids)
 
     def counters(self) -> dict[str, float]:
         """Totals: `busy_s` over all calls (some overlap), batches, rows."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ingest.augment.collate import collate
-from ingest.engine.augmentation import Augmentation
+from ingest.engine.ahead import Ahead
 from ingest.engine.jobs import Job
 from ingest.engine.replace import collate_healthy, identified, is_marked, without_marks
 from ingest.errors import IngestError
@@ -26,7 +26,7 @@ class Joiner:
         arranged: whether the readers put rows in the order of the epoch, their sample ids beside them.
     """
 
-    def __init__(self, own: Augmentation | None, *, arranged: bool) -> None:
+    def __init__(self, own: Ahead | None, *, arranged: bool) -> None:
         self._own, self._arranged = own, arranged
         self._tables: dict[int, pa.Table] = {}
         self._opened: dict[int, Arranged] = {}
@@ -37,6 +37,8 @@ class Joiner:
         self._tables.clear()
         self._opened.clear()
         self._made.clear()
+        if self._own is not None:
+            self._own.clear()
 
     def made(self) -> dict[str, Any] | None:
         """The arrays of the next batch, if it was made together with one before it."""
@@ -54,13 +56,14 @@ class Joiner:
 
         Args:
             job: of the batch.
-            behind: of the next batches, which need no other tables; those that go on where this one ends are made with
-                it, since most of a batch's cost is the same however many rows it has.
+            behind: of the next batches, which need no other tables. They are augmented beside this one; of those that
+                are arranged, the ones that go on where it ends are made with it, since most of a batch's cost is the
+                same however many rows it has.
 
         Raises:
             IngestError: a sample of the batch is bad, or none of its rows is healthy.
         """
-        jobs = [job, *behind] if self._arranged else [job]
+        jobs = [job, *behind] if self._arranged or self._own is not None else [job]
         try:
             return self._collated(jobs)
         finally:
@@ -83,7 +86,7 @@ class Joiner:
                 self._made.extend(join_run(run[:1]))  # the batch that it spoils says so when it comes
             return self._made.popleft()
         if self._own is not None:
-            return identified(self._own(job, self._tables), job.sample_ids)
+            return identified(self._own(jobs, self._tables), job.sample_ids)
         pieces, ids = job.pieces(self._tables), job.sample_ids
         if not any(is_marked(table) for table, _ in pieces):
             arrays = collate(pieces)

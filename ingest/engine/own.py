@@ -6,11 +6,14 @@ import sys
 
 import ray
 
+from ingest.augment.landing import Landing
 from ingest.engine.augmentation import Augmentation
 from ingest.spec import Spec
 
 
-def own_augmentation(spec: Spec, *, batch_rows: int, threads: int, gpu: bool) -> Augmentation:
+def own_augmentation(
+    spec: Spec, *, batch_rows: int, threads: int, gpu: bool, landing: Landing | None = None
+) -> Augmentation:
     """The same augmentation as in an actor, called by the loader's thread; results never leave the process.
 
     Args:
@@ -18,6 +21,7 @@ def own_augmentation(spec: Spec, *, batch_rows: int, threads: int, gpu: bool) ->
         batch_rows: rows of a usual job.
         threads: decoding threads.
         gpu: whether to use the trainer's GPU.
+        landing: where images go that are made on it; None: into host memory.
     """
     return Augmentation(
         spec.augment,
@@ -27,6 +31,7 @@ def own_augmentation(spec: Spec, *, batch_rows: int, threads: int, gpu: bool) ->
         batch_rows=batch_rows,
         threads=threads,
         device_id=_current_device() if gpu else None,
+        landing=landing,
     )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
+from ingest.augment.landing import Landing
+from ingest.engine.ahead import Ahead
 from ingest.engine.asking import LostError
-from ingest.engine.augmentation import Augmentation
+from ingest.engine.hosts import CALLS_AT_A_TIME
 from ingest.engine.jobs import BatchInfo, FeedConfig, Job
 from ingest.engine.joining import Joiner
 from ingest.engine.own import own_augmentation
@@ -52,6 +55,7 @@ class RankFeed:
     Args:
         spec, batch_rows, threads, gpu, rank, call_batches: as of `RankActors`, and of what augments in this process
             where there are no augmentation actors.
+        landing: where images go that this process makes on its own GPU; None: into host memory.
 
     Attributes:
         watch: answers a watchdog.
@@ -63,7 +67,15 @@ class RankFeed:
     _receiver: Receiver
 
     def __init__(
-        self, spec: Spec, *, batch_rows: int, threads: int, gpu: bool, rank: int, call_batches: int = 1
+        self,
+        spec: Spec,
+        *,
+        batch_rows: int,
+        threads: int,
+        gpu: bool,
+        rank: int,
+        call_batches: int = 1,
+        landing: Landing | None = None,
     ) -> None:
         self._rank = rank
         self._actors = RankActors(
@@ -75,10 +87,11 @@ class RankFeed:
         self._at: tuple[int, int, Chunk | None] = (0, 0, None)  # epoch, position, chunk after the last batch received
         self._generation = self._recoveries = 0
         self._tickets: deque[Ticket] = deque()
-        self._own: Augmentation | None = None
+        self._own: Ahead | None = None
         if spec.augment.pipeline and not spec.augment.actors:
             try:
-                self._own = own_augmentation(spec, batch_rows=batch_rows, threads=threads, gpu=gpu)
+                own = own_augmentation(spec, batch_rows=batch_rows, threads=threads, gpu=gpu, landing=landing)
+                self._own = Ahead(own, CALLS_AT_A_TIME)
             except BaseException:
                 self.close()
                 raise
@@ -164,13 +177,23 @@ class RankFeed:
                 raise taken
             info, job = BatchInfo.unpack(taken.info), Job.unpack(taken.job)
             if call is None:
-                arrays = self._receiver.joined(taken, job, answer[number + 1 :])
+                behind: Iterable[Sent] = answer[number + 1 :]
+                if self._own is not None:
+                    behind = itertools.chain(behind, self._answered())
+                arrays = self._receiver.joined(taken, job, behind)
             else:
                 arrays = self._receiver.augmented(call, place, job)
             self._at = (info.epoch + 1, 0, None) if info.ends_epoch else (info.epoch, info.after, info.chunk)
             ticket.left -= 1
             self._recoveries = 0
             yield info, arrays
+
+    def _answered(self) -> Iterator[Sent]:
+        """What the feeder has said to the tickets behind the one that is being fetched."""
+        for ticket in list(self._tickets)[1:]:
+            if not ticket.answer.done() or ticket.answer.exception() is not None:
+                return
+            yield from ticket.answer.result()
 
     def _locate(self, error: IngestError) -> None:
         """Give a bad sample its file and row."""
@@ -212,7 +235,7 @@ class RankFeed:
         totals = self._actors.counters()
         if self._own is not None:
             totals |= {f"augment_{name}": value for name, value in self._own.counters().items()}
-            totals["augment_slots"] = 1
+            totals["augment_slots"] = self._own.calls
         return totals
 
     def notes(self) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ray
@@ -52,13 +53,13 @@ class Receiver:
             raise arrays
         return identified(arrays, job.sample_ids)
 
-    def joined(self, taken: Taken, job: Job, behind: Sequence[Sent]) -> dict[str, Any]:
+    def joined(self, taken: Taken, job: Job, behind: Iterable[Sent]) -> dict[str, Any]:
         """The rows of a batch that no actor augments, out of the tables that the feeder has sent so far.
 
         Args:
             taken: what the feeder says of the batch.
             job: its.
-            behind: the batches that follow.
+            behind: the batches that follow, as far as the feeder has named them.
 
         Raises:
             IngestError: see `Joiner.batch`.
@@ -73,9 +74,9 @@ class Receiver:
         return self._joiner.batch(job, _next_jobs(behind))
 
 
-def _next_jobs(behind: Sequence[Sent]) -> Iterator[Job]:
+def _next_jobs(behind: Iterable[Sent]) -> Iterator[Job]:
     """Of the next batches, as long as they need no other tables."""
-    for sent in behind[: MOST_BATCHES - 1]:
+    for sent in itertools.islice(behind, MOST_BATCHES - 1):
         if not isinstance(sent.taken, Taken) or sent.taken.tables:
             return
         yield Job.unpack(sent.taken.job)

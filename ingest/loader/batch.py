@@ -18,7 +18,7 @@ class Batch(dict[str, Any]):
     replaced.
 
     NumPy arrays are read-only views of the object store: copy before writing in place. Torch tensors are the
-    trainer's own.
+    trainer's own; those on a GPU are in order with the stream that was current when the batch was taken.
 
     Attributes:
         epoch: the epoch it belongs to.

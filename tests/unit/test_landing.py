@@ -1,0 +1,172 @@
+"""Images that land in the trainer's tensors: the bits of host memory, never written again, in the order of streams."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from unittest.mock import create_autospec
+
+import handover
+import numpy as np
+import pytest
+from augment_images import augment, jpegs, table
+from handover import OPS, differing, pictures
+
+from ingest.augment.work import DeviceWorker
+from ingest.engine.augmentation import Augmentation
+from ingest.engine.jobs import Gather, Job
+from ingest.engine.replace import BAD
+from ingest.loader.landing import TorchLanding, landing_of, nothing
+from ingest.spec import Augment
+
+pytestmark = pytest.mark.unit
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def on_graph(monkeypatch):
+    """The augmenter of a GPU, its graph on DALI's CPU backend: all of the hand-over but the device."""
+    monkeypatch.setattr(
+        "ingest.augment.augmenter.DeviceWorker",
+        lambda ops, rows, threads, _, landing: DeviceWorker(ops, rows, threads, None, landing),
+    )
+
+
+def test_epochs_of_batches_keep_their_bits_while_the_trainer_holds_old_ones():
+    wrong, count = differing("cpu", 0, epochs=20)
+    assert (wrong, count) == ([], 60)
+
+
+def test_memory_that_is_handed_on_as_it_is_would_be_noticed(monkeypatch):
+    """The check above fails where one buffer serves two batches."""
+    shared = {}
+
+    def empty(self, shape, dtype):
+        return shared.setdefault((shape, dtype), torch.empty(shape, dtype=getattr(torch, dtype)))
+
+    monkeypatch.setattr(TorchLanding, "empty", empty)
+    wrong, _ = differing("cpu", 0, epochs=4)
+    assert wrong
+
+
+@pytest.mark.parametrize("end", [[], ["normalize"], [{"normalize": {"dtype": "float16", "layout": "HWC"}}], ["cast"]])
+def test_every_end_is_that_of_host_memory(end):
+    spec = {"ops": [*OPS, *end], "device_id": 0}
+    expected = augment(pictures(), **spec)
+    got = augment(pictures(), **spec, landing=TorchLanding("cpu"))
+    assert isinstance(got, torch.Tensor)
+    assert str(got.dtype) == f"torch.{expected.dtype}"
+    assert np.array_equal(got.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "ops", [["flip"], [{"resize": {"shorter": 40}}], [{"resize": {"size": 16}}, {"mixup": {"num_classes": 9}}]]
+)
+def test_images_of_many_sizes_and_mixed_ones_stay_in_host_memory(ops):
+    worker_of = {"ops": ops, "device_id": 0, "landing": TorchLanding("cpu")}
+    batch = handover.augmenter(batch_rows=4, **worker_of)(
+        [(table(jpegs(4), label=[0, 1, 2, 3]), np.arange(4))], np.arange(4), 0
+    )
+    assert isinstance(batch["image"], np.ndarray)
+
+
+def test_bad_images_leave_zeros_or_their_donor_in_a_tensor():
+    held, ids = table([*jpegs(3), b"no image"]), np.arange(4)
+    job = Job(0, (Gather(7, ids),), ids, np.zeros(4, np.int64))
+    made = {}
+    for name, landing in (("host", None), ("torch", TorchLanding("cpu"))):
+        options = {"seed": 1, "batch_rows": 4, "threads": 1, "device_id": 0, "landing": landing}
+        augmentation = Augmentation(Augment(ops=OPS), replace=True, **options)
+        made[name] = augmentation(job, {7: held})
+        augmentation.close()
+    assert isinstance(made["torch"]["image"], torch.Tensor)
+    assert [each.slot for each in made["torch"][BAD]] == [3]
+    assert np.array_equal(made["torch"]["image"].numpy(), made["host"]["image"])
+    assert torch.equal(made["torch"]["image"][3], made["torch"]["image"][0])
+    worker = handover.augmenter(batch_rows=4, ops=OPS, device_id=0, landing=TorchLanding("cpu"))
+    batch, failures = worker.attempt([(held, ids)], ids, 0)
+    worker.close()
+    assert sorted(failures) == [3]
+    assert not batch["image"][3].any()
+
+
+# -- streams, as they are asked for: a CPU has none ------------------------------------------------------------------
+
+
+class Recorded:
+    """Stands for a device: says what is asked of it, and when, to the thread's current stream."""
+
+    def __init__(self, landing, monkeypatch):
+        self.said, self._current = [], threading.local()
+        self.trainers = create_autospec(torch.cuda.Stream, instance=True)
+        self.trainers.wait_event.side_effect = lambda event: self.say("trainer waits", event)
+        self.own = create_autospec(torch.cuda.Stream, instance=True)
+        self.own.record_event.side_effect = self.event
+        landing._stream = self.own
+        monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.trainers)
+        copy, told = torch.Tensor.copy_, self.say
+        monkeypatch.setattr(torch.Tensor, "copy_", lambda out, made: (told("copy", self.current), copy(out, made))[1])
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda each, stream: told("kept for", stream))
+
+    @property
+    def current(self):
+        return getattr(self._current, "stream", None)
+
+    def say(self, *what):
+        self.said.append(what)
+
+    @contextmanager
+    def on(self, stream):
+        before, self._current.stream = self.current, stream
+        yield
+        self._current.stream = before
+
+    def event(self):
+        event = create_autospec(torch.cuda.Event, instance=True)
+        event.synchronize.side_effect = lambda: self.say("put waits", event)
+        self.say("event", event)
+        return event
+
+
+class Results:
+    """What DALI gives: a list that is a tensor."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def as_tensor(self):
+        return self.values
+
+
+def test_a_copy_has_ended_when_its_source_may_be_written_again(monkeypatch):
+    landing = TorchLanding("cpu")
+    device = Recorded(landing, monkeypatch)
+    out = landing.empty((4, 2), "uint8")
+    landing.put(out, [1, 2], Results(np.full((2, 2), 9, np.uint8)))
+    (copy, on), (_, recorded), (waits, event) = device.said
+    assert (copy, on, waits) == ("copy", device.own, "put waits")
+    assert event is recorded
+    assert out[1:3].eq(9).all()
+
+
+def test_the_trainers_stream_waits_for_the_last_change_of_a_batch_and_keeps_its_memory(monkeypatch):
+    landing = TorchLanding("cpu")
+    device = Recorded(landing, monkeypatch)
+    one, two = landing.empty((4, 2), "uint8"), landing.empty((3,), "float32")
+    arrive = landing.sealed({"image": one, "more": two, "label": np.zeros(4)})
+    ((_, event),) = device.said
+    arrive()
+    assert device.said[1:] == [("trainer waits", event), ("kept for", device.trainers), ("kept for", device.trainers)]
+
+
+def test_a_batch_that_has_not_landed_needs_no_waiting(monkeypatch):
+    landing = TorchLanding("cpu")
+    device = Recorded(landing, monkeypatch)
+    assert landing.sealed({"image": np.zeros(3)}) is nothing
+    assert not device.said
+
+
+def test_only_torch_with_cuda_takes_images_from_a_device():
+    assert landing_of("numpy") is landing_of("jax") is landing_of("tf") is None
+    assert (landing_of("torch") is not None) == torch.cuda.is_available()
