@@ -18,12 +18,14 @@ from ingest.augment.companions import Companions
 from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, dense, finish
 from ingest.augment.functions import check_loads
+from ingest.augment.graph import preallocate, release
 from ingest.augment.headers import Header, read_header
 from ingest.augment.landing import HostLanding, Landing
 from ingest.augment.media import AudioWorker, ClipWorker, check_audio, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import draws, fixed_shape, steps
+from ingest.augment.warm import USUAL, warm_job
 from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
 from ingest.errors import SampleError, StageError
 from ingest.ops import Clip, Function, Waveform
@@ -87,13 +89,14 @@ class Augmenter:
 
         Raises:
             SpecError: the ops are in an order that has no meaning.
+            StageError: the GPU has not the memory that the spec gives DALI, or DALI cannot build or run its pipeline.
         """
-        self._ops = spec.pipeline
+        self._spec, self._ops = spec, spec.pipeline
         self._column = spec.column
         self._seed = seed
         self._batch_rows = batch_rows
         self._draws = draws(self._ops)
-        self._closed, self._restore = False, restore
+        self._closed, self._restore, self._on_device = False, restore, device_id is not None
         self._reuse, self._reused = reuse, threading.local()
         self._workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._all: list[Worker] = []
@@ -119,8 +122,7 @@ class Augmenter:
     def _made(self, threads: int, device_id: int | None) -> Iterator[Worker]:
         ops = self._ops
         if device_id is not None:
-            for _ in range(_DEVICE_WORKERS):
-                yield DeviceWorker(ops, self._chunk, threads, device_id, self.landing)
+            yield from self._device_workers(threads, device_id)
         elif isinstance(ops[0], Waveform):
             yield from (AudioWorker(ops, self._chunk) for _ in range(threads))
         elif isinstance(ops[0], Clip):
@@ -129,6 +131,25 @@ class Augmenter:
             yield from (DeviceWorker(ops, self._chunk, 1, None) for _ in range(threads))
         else:
             yield from (CpuWorker(ops, self._chunk) for _ in range(threads))
+
+    def _device_workers(self, threads: int, device_id: int) -> Iterator[DeviceWorker]:
+        spec, rows = self._spec, min(self._chunk, 2 * threads)  # each thread has buffers of its own
+        if spec.gpu_memory_bytes != "auto":
+            preallocate(spec.gpu_memory_bytes, device_id)
+
+        def warm() -> Job | None:
+            return warm_job(self._ops, spec.largest_image or USUAL, rows, self.landing)
+
+        for _ in range(_DEVICE_WORKERS):
+            yield DeviceWorker(
+                self._ops,
+                self._chunk,
+                threads,
+                device_id,
+                self.landing,
+                warm=None if self._restore else warm,
+                hardware=spec.hardware_jpeg,
+            )
 
     def __call__(
         self,
@@ -235,6 +256,8 @@ class Augmenter:
                 self._pool.shutdown(wait=True)
             for worker in self._all:
                 worker.close()
+            if self._on_device:
+                release()
 
     def _job(
         self, column: str, encoded: Sequence[NDArray[np.uint8] | None], numbers: NDArray[np.float64]

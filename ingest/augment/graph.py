@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, math, pipeline_def, types
+from nvidia.dali.backend import PreallocateDeviceMemory, ReleaseUnusedMemory  # type: ignore[attr-defined]  # no stubs
 from nvidia.dali.pipeline import Pipeline, do_not_convert
 
 from ingest.augment.finish import Finish
@@ -35,19 +36,58 @@ def crop_pipeline(rows: int, threads: int) -> Pipeline:
     return pipe
 
 
+def preallocate(device_bytes: int, device_id: int) -> None:
+    """Makes DALI's pool of a device so large that this much can be taken from it without asking the driver.
+
+    It is no bound: DALI has none, and its pool grows when a batch needs more. It stays the process's until that ends.
+
+    Raises:
+        StageError: the device has not as much left.
+    """
+    try:
+        PreallocateDeviceMemory(device_bytes, device_id)
+    except (RuntimeError, MemoryError) as error:
+        raise StageError(
+            f"GPU {device_id} does not give DALI the {device_bytes} bytes of augment.gpu_memory_bytes",
+            stage="augment",
+            cause=" ".join(str(error).split()),
+            hint="Give less, or auto: DALI then asks for memory as it needs it",
+        ) from error
+
+
+def release() -> None:
+    """Gives the parts of DALI's pools back that nothing uses, of the device and of host memory that it can reach."""
+    ReleaseUnusedMemory()
+
+
 def device_pipeline(
-    rows: int, threads: int, device_id: int | None, slots: Sequence[Slot], end: Finish, *, decode: bool
+    rows: int,
+    threads: int,
+    device_id: int | None,
+    slots: Sequence[Slot],
+    end: Finish,
+    *,
+    decode: bool,
+    hardware: bool = False,
 ) -> Pipeline:
     """The whole augmentation on a GPU; not built, so that it can be defined without one.
 
     Without a `device_id` the same graph runs on the CPU, slower than `CpuWorker`: a test without a GPU can run it.
+    `hardware` gives a share of each batch to the GPU's JPEG engine, where it has one, whose pixels are others.
 
     Inputs: as `crop_pipeline` where `decode`, else `pixels` uint8 (h, w, 3), decoded elsewhere; then for each further
     slot i the inputs that its kind names, followed by i, and bool `on{i}` () where rows may skip it.
     Output: uint8 (h, w, 3), or finished, on the device.
     """
     graph: Pipeline = _conditional(
-        slots, end, decode=decode, batch_size=rows, num_threads=threads, device_id=device_id, **_OPTIONS
+        slots,
+        end,
+        decode=decode,
+        hardware=hardware,
+        batch_size=rows,
+        num_threads=threads,
+        device_id=device_id,
+        **_OPTIONS,
     )
     return graph
 
@@ -166,10 +206,10 @@ def _pipeline(rows: int, threads: int, device_id: int | None) -> Pipeline:
 
 
 @pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
-def _conditional(slots: Sequence[Slot], end: Finish, *, decode: bool) -> Any:
+def _conditional(slots: Sequence[Slot], end: Finish, *, decode: bool, hardware: bool) -> Any:
     """DALI rewrites this function: an `if` on a per-sample input splits the batch, and only its rows do the work."""
     device = "gpu" if Pipeline.current().device_id is not None else "cpu"
-    images = _source(device, decode)
+    images = _source(device, decode, hardware)
     kept = []
     for i, slot in enumerate(slots):
         if i == 0:
@@ -186,9 +226,9 @@ def _conditional(slots: Sequence[Slot], end: Finish, *, decode: bool) -> Any:
 
 
 @do_not_convert  # type: ignore[untyped-decorator]
-def _source(device: str, decode: bool) -> Any:
+def _source(device: str, decode: bool, hardware: bool) -> Any:
     if decode:
-        return _decoded("mixed" if device == "gpu" else "cpu")
+        return _decoded("mixed" if device == "gpu" else "cpu", hardware=hardware)
     images = fn.external_source(name="pixels", dtype=types.UINT8, ndim=3, layout="HWC")
     return images.gpu() if device == "gpu" else images
 
@@ -228,12 +268,13 @@ _DALI = {
 }
 
 
-def _decoded(device: str) -> Any:
+def _decoded(device: str, *, hardware: bool = False) -> Any:
     encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
     anchor = fn.external_source(name="anchor", dtype=types.INT32, ndim=1)
     shape = fn.external_source(name="shape", dtype=types.INT32, ndim=1)
     # The hardware engine's pixels differ from the CUDA decoder's, and it takes a share of each batch.
-    special = {"hw_decoder_load": 0.0} if device == "mixed" else {"use_fast_idct": True}
+    engine = {} if hardware else {"hw_decoder_load": 0.0}
+    special = engine if device == "mixed" else {"use_fast_idct": True}
     return fn.decoders.image_slice(
         encoded,
         anchor,

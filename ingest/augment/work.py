@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,20 +99,47 @@ class DeviceWorker:
     Images that DALI does not decode, and those that EXIF turns (no DALI graph transposes some images of a batch), are
     decoded on the CPU as `CpuWorker` does and join on the device after decoding. Which way an image goes depends on its
     header alone, so its pixels stay a function of the sample.
+
+    Args:
+        ops: what to do.
+        rows: the most of a batch.
+        threads: of DALI's, for the part that is the CPU's.
+        device_id: the GPU; None runs its graph on the CPU.
+        landing: where results go; None: into host memory.
+        warm: makes a batch to go through first, see `warm_job`; None: none does.
+        hardware: whether the GPU's JPEG engine may decode a share.
     """
 
     def __init__(
-        self, ops: Sequence[Op], rows: int, threads: int, device_id: int | None, landing: Landing | None = None
+        self,
+        ops: Sequence[Op],
+        rows: int,
+        threads: int,
+        device_id: int | None,
+        landing: Landing | None = None,
+        *,
+        warm: Callable[[], Job | None] | None = None,
+        hardware: bool = False,
     ) -> None:
         layout, end = slots(ops), finish(ops)
-        self._landing, self._dtype = landing or HostLanding(), np.dtype(end.dtype)
+        self._landing, self._dtype, self._warm = landing or HostLanding(), np.dtype(end.dtype), warm
         self._own = next((op.call for op in ops if isinstance(op, Function)), None)
-        self._direct = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=True))
+        self._direct = Runner(
+            lambda: device_pipeline(rows, threads, device_id, layout, end, decode=True, hardware=hardware)
+        )
         self._uploaded = Runner(lambda: device_pipeline(rows, threads, device_id, layout, end, decode=False))
         self._decode = CropDecoder(rows)
 
     def warm_up(self) -> None:
-        self._direct.build()  # the other two are rarely needed, and come with the first image that needs them
+        """Builds the pipeline and runs it once; the other two are rarely needed, and come with what needs them.
+
+        Raises:
+            StageError: DALI cannot build it, or not decode the batch to go through first.
+        """
+        self._direct.build()
+        job = None if self._warm is None else self._warm()
+        if job is not None and (failures := self.run(job, list(range(len(job.encoded))))):
+            raise StageError("DALI cannot warm up", stage="augment", cause=next(iter(failures.values())).message)
 
     @property
     def notes(self) -> Counter[str]:

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ingest.ops import Clip, Function, Numpy, Op, SpelledFunction, SpelledNumpy, SpelledOp, Waveform, recipe
+from ingest.ops.base import Side
 from ingest.ops.ends import misplaced
 from ingest.ops.targets import SpelledBoxes, SpelledKeypoints, SpelledMask
-from ingest.spec.section import NUMBER, Amount, Auto, Count, Section
+from ingest.spec.section import NUMBER, Amount, Auto, Count, Section, Size
 
 Recipe = Literal["imagenet_train", "imagenet_eval", "audio_waveform", "audio_mel", "video_clip", "none"]
 
@@ -44,6 +45,16 @@ class Augment(Section):
     )
     gpus: Amount = Field(1.0, description="GPUs of each augmentation actor, on device gpu")
     threads: Count | Auto = Field("auto", description="decoding threads of each augmentation actor")
+    gpu_memory_bytes: Size | Auto = Field(
+        "auto", description="of each GPU, taken for DALI at the start; no bound, since DALI has none"
+    )
+    largest_image: tuple[Side, Side] | None = Field(
+        None,
+        description="(height, width) of the data's largest image: a GPU decodes one like it before the first batch",
+    )
+    hardware_jpeg: bool = Field(
+        False, description="let the GPU's JPEG engine decode a share of each batch: faster, and bits do not repeat"
+    )
 
     @model_validator(mode="after")
     def _one_of(self) -> Augment:
@@ -57,6 +68,8 @@ class Augment(Section):
             raise ValueError(f"device: is gpu, and {self.pipeline[0].name} runs on the CPU: use device: cpu")
         if Numpy in own and self.device == "gpu":
             raise ValueError("device: is gpu, and numpy functions run on the CPU: use device: cpu")
+        if self.hardware_jpeg and self.device != "gpu":
+            raise ValueError(f"hardware_jpeg: is the GPU's, and device is {self.device}: use device: gpu")
         return self
 
     @model_validator(mode="after")

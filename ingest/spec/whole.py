@@ -210,6 +210,7 @@ class Spec(Section):
             "ops": ops,
             "image": self.augment.column if ops else None,
             **self.augment.target_facts(),
+            **({"hardware_jpeg": True} if self.augment.hardware_jpeg else {}),
         }
         if self.sources is None:
             return {**facts, **content_facts(self.inputs[0])}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ingest.augment.augmenter import Augmenter
 from ingest.augment.finish import finish
-from ingest.augment.graph import Runner, crop_pipeline, device_pipeline, reason
+from ingest.augment.graph import Runner, crop_pipeline, device_pipeline, preallocate, reason
 from ingest.augment.steps import slots
 from ingest.errors import StageError
 from ingest.ops import Normalize
@@ -58,6 +59,29 @@ def test_settings_that_bits_depend_on():
     assert decode["adjust_orientation"] == "False"
     assert decode["normalized_anchor"] == decode["normalized_shape"] == "False"
     assert (resize["antialias"], resize["interp_type"]) == ("False", "1")
+
+
+def test_the_hardware_engine_decodes_only_where_bits_are_waived():
+    decode, *_ = split(device_pipeline(8, 2, 0, slots(OPS), finish(OPS), decode=True, hardware=True))[0]
+    assert float(decode.get("hw_decoder_load", 0.65)) == 0.65  # DALI's own
+
+
+def test_memory_that_a_gpu_has_not_is_refused_before_anything_is_built(monkeypatch):
+    asked = []
+
+    def none_left(*args):
+        asked.append(args)
+        raise MemoryError("CUDA allocation failed")
+
+    monkeypatch.setattr("ingest.augment.graph.PreallocateDeviceMemory", none_left)
+    with pytest.raises(StageError, match=r"GPU 0 does not give DALI the 1073741824 bytes of augment\.gpu_memory_bytes"):
+        Augmenter(Augment(ops=["flip"], gpu_memory_bytes="1GiB"), seed=0, batch_rows=2, threads=1, device_id=0)
+    assert asked == [(1 << 30, 0)]
+
+
+def test_dali_says_why_it_gives_no_memory():
+    with pytest.raises(StageError, match=r"does not give DALI the 1152921504606846976 bytes .*cause: .*(CUDA|alloc)"):
+        preallocate(1 << 60, 0)
 
 
 def test_images_decoded_elsewhere_are_uploaded():

@@ -245,9 +245,9 @@ def test_wrong_calls_are_refused():
 def on_graph(monkeypatch):
     """The augmenter of a GPU, its graph on DALI's CPU backend: everything but the device."""
 
-    def host(ops, rows, threads, device_id, landing):
+    def host(ops, rows, threads, device_id, landing, **options):
         assert device_id == 0
-        return DeviceWorker(ops, rows, threads, None, landing)
+        return DeviceWorker(ops, rows, threads, None, landing, **options)
 
     monkeypatch.setattr("ingest.augment.augmenter.DeviceWorker", host)
 

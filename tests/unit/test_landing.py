@@ -28,7 +28,7 @@ def on_graph(monkeypatch):
     """The augmenter of a GPU, its graph on DALI's CPU backend: all of the hand-over but the device."""
     monkeypatch.setattr(
         "ingest.augment.augmenter.DeviceWorker",
-        lambda ops, rows, threads, _, landing: DeviceWorker(ops, rows, threads, None, landing),
+        lambda ops, rows, threads, _, landing, **options: DeviceWorker(ops, rows, threads, None, landing, **options),
     )
 
 

@@ -177,6 +177,11 @@ def test_an_unknown_key_near_to_none_lists_them_all():
         ("augment.device", "tpu", "augment.device"),
         ("augment.actors_per_trainer", 0, "augment.actors_per_trainer"),
         ("augment.gpus", 0, "augment.gpus"),
+        ("augment.gpu_memory_bytes", 0, "augment.gpu_memory_bytes"),
+        ("augment.gpu_memory_bytes", "some", "augment.gpu_memory_bytes"),
+        ("augment.largest_image", [0, 9], "augment.largest_image"),
+        ("augment.largest_image", 4000, "augment.largest_image"),
+        ("augment.hardware_jpeg", True, "device is cpu: use device: gpu"),
         ("batch.size", 0, "batch.size"),
         ("batch.global_size", 64, "give size or global_size, not both"),
         ("batch.last", "wrap", "batch.last"),
@@ -432,6 +437,8 @@ def test_the_fingerprint_changes_with_order_and_pixels(path, value):
         ("augment.device", "auto"),
         ("augment.actors_per_trainer", 5),
         ("augment.threads", 3),
+        ("augment.gpu_memory_bytes", "2GiB"),
+        ("augment.largest_image", [3000, 4000]),
         ("augment.ops", [{"random_resized_crop": {"size": 224}}, {"flip": {"probability": 0.5}}, "normalize"]),
         # kept in a state beside the fingerprint, since `auto` resolves them
         ("order.lanes", 4),
@@ -440,6 +447,13 @@ def test_the_fingerprint_changes_with_order_and_pixels(path, value):
 )
 def test_the_fingerprint_keeps_through_what_is_free(path, value):
     assert Spec.load(with_(path, value)).fingerprint == Spec.load(FULL).fingerprint
+
+
+def test_bits_that_are_waived_are_part_of_the_fingerprint():
+    """A GPU's JPEG engine gives other pixels, and the device alone is not told apart."""
+    engine = with_("augment", {**FULL["augment"], "device": "gpu", "hardware_jpeg": True})
+    assert Spec.load(with_("augment.device", "gpu")).fingerprint == Spec.load(FULL).fingerprint
+    assert Spec.load(engine).fingerprint != Spec.load(FULL).fingerprint
 
 
 def test_golden_fingerprint():
