@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/.installed
 TORCH ?= torch>=2.6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-torch test test-slow lint format demo demo-clicks clean
+.PHONY: help setup setup-torch test test-slow test-gpu lint format demo demo-clicks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: lint $(AZURITE) ## lint and the default tests
 
 test-slow: setup ## the tests that take minutes or gigabytes
 	$(PY) -m pytest -m slow
+
+test-gpu: setup ## the tests of a GPU, which skip, and say so, where there is none; PyTorch with CUDA adds its own
+	$(PY) -m pytest tests/gpu
 
 lint: setup ## ruff's rules and format, mypy's types
 	$(PY) -m ruff check .

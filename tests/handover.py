@@ -84,3 +84,23 @@ def differing(device, device_id, epochs, busy=lambda: None):
             sums.append((old, checksum(still)))
         del images
     return sorted({number for number, found in sums if int(found) != wanted[number]}), len(wanted)
+
+
+def growth(device, device_id, rounds, used):
+    """How much more memory is used after some rounds of three batches, a few of which are kept, than after the first.
+
+    Args:
+        device: torch's name of where they land.
+        device_id: DALI's.
+        rounds: how many.
+        used: says how many bytes are used now.
+    """
+    held, landing = table(pictures()), TorchLanding(device)
+    kept, after = deque(maxlen=HELD), []
+    for number, (images, arrive) in enumerate(batches(held, rounds, device_id=device_id, landing=landing)):
+        arrive()
+        kept.append(images)
+        if number % (ROWS // BATCH) == ROWS // BATCH - 1:
+            after.append(used())
+    settled = len(after) // 4  # pools have found their size by then
+    return max(after[settled:]) - after[settled]

@@ -274,7 +274,8 @@ def _decoded(device: str, *, hardware: bool = False) -> Any:
     shape = fn.external_source(name="shape", dtype=types.INT32, ndim=1)
     # The hardware engine's pixels differ from the CUDA decoder's, and it takes a share of each batch.
     engine = {} if hardware else {"hw_decoder_load": 0.0}
-    special = engine if device == "mixed" else {"use_fast_idct": True}
+    # A GPU repeats chroma where the CPU's decoder interpolates it, unless it is told not to.
+    special = {"jpeg_fancy_upsampling": True, **engine} if device == "mixed" else {"use_fast_idct": True}
     return fn.decoders.image_slice(
         encoded,
         anchor,

@@ -56,6 +56,7 @@ def test_the_gpu_graph_does_everything_on_the_device():
 def test_settings_that_bits_depend_on():
     decode, resize, *_ = split(device_pipeline(8, 2, 0, slots(OPS), finish(OPS), decode=True))[0]
     assert float(decode["hw_decoder_load"]) == 0  # the hardware engine's pixels are not the CUDA decoder's
+    assert decode["jpeg_fancy_upsampling"] == "True"  # as the CPU's decoder does
     assert decode["adjust_orientation"] == "False"
     assert decode["normalized_anchor"] == decode["normalized_shape"] == "False"
     assert (resize["antialias"], resize["interp_type"]) == ("False", "1")

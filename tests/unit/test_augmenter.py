@@ -6,6 +6,7 @@ import io
 import pickle
 import threading
 
+import device_checks
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,7 +16,6 @@ from PIL import Image
 from ingest.augment import reference
 from ingest.augment.augmenter import Augmenter, BadSampleError
 from ingest.augment.finish import Finisher, finish
-from ingest.augment.work import DeviceWorker
 from ingest.errors import ReadError, SampleError, StageError
 from ingest.ops import Normalize
 from ingest.spec import Augment
@@ -243,13 +243,7 @@ def test_wrong_calls_are_refused():
 
 @pytest.fixture
 def on_graph(monkeypatch):
-    """The augmenter of a GPU, its graph on DALI's CPU backend: everything but the device."""
-
-    def host(ops, rows, threads, device_id, landing, **options):
-        assert device_id == 0
-        return DeviceWorker(ops, rows, threads, None, landing, **options)
-
-    monkeypatch.setattr("ingest.augment.augmenter.DeviceWorker", host)
+    device_checks.on_cpu_backend(monkeypatch)
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -6,13 +6,13 @@ import threading
 from contextlib import contextmanager
 from unittest.mock import create_autospec
 
-import handover
+import device_checks
 import numpy as np
+import psutil
 import pytest
-from augment_images import augment, jpegs, table
-from handover import OPS, differing, pictures
+from augment_images import augment, augmenter, jpegs, table
+from handover import OPS, differing, growth, pictures
 
-from ingest.augment.work import DeviceWorker
 from ingest.engine.augmentation import Augmentation
 from ingest.engine.jobs import Gather, Job
 from ingest.engine.replace import BAD
@@ -25,16 +25,17 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def on_graph(monkeypatch):
-    """The augmenter of a GPU, its graph on DALI's CPU backend: all of the hand-over but the device."""
-    monkeypatch.setattr(
-        "ingest.augment.augmenter.DeviceWorker",
-        lambda ops, rows, threads, _, landing, **options: DeviceWorker(ops, rows, threads, None, landing, **options),
-    )
+    device_checks.on_cpu_backend(monkeypatch)
 
 
 def test_epochs_of_batches_keep_their_bits_while_the_trainer_holds_old_ones():
     wrong, count = differing("cpu", 0, epochs=20)
     assert (wrong, count) == ([], 60)
+
+
+def test_memory_is_flat_over_batches_that_are_held_for_a_while():
+    grown = growth("cpu", 0, rounds=80, used=lambda: psutil.Process().memory_info().rss)
+    assert grown < 16 << 20  # 240 batches are 22 MB
 
 
 def test_memory_that_is_handed_on_as_it_is_would_be_noticed(monkeypatch):
@@ -64,9 +65,7 @@ def test_every_end_is_that_of_host_memory(end):
 )
 def test_images_of_many_sizes_and_mixed_ones_stay_in_host_memory(ops):
     worker_of = {"ops": ops, "device_id": 0, "landing": TorchLanding("cpu")}
-    batch = handover.augmenter(batch_rows=4, **worker_of)(
-        [(table(jpegs(4), label=[0, 1, 2, 3]), np.arange(4))], np.arange(4), 0
-    )
+    batch = augmenter(batch_rows=4, **worker_of)([(table(jpegs(4), label=[0, 1, 2, 3]), np.arange(4))], np.arange(4), 0)
     assert isinstance(batch["image"], np.ndarray)
 
 
@@ -83,7 +82,7 @@ def test_bad_images_leave_zeros_or_their_donor_in_a_tensor():
     assert [each.slot for each in made["torch"][BAD]] == [3]
     assert np.array_equal(made["torch"]["image"].numpy(), made["host"]["image"])
     assert torch.equal(made["torch"]["image"][3], made["torch"]["image"][0])
-    worker = handover.augmenter(batch_rows=4, ops=OPS, device_id=0, landing=TorchLanding("cpu"))
+    worker = augmenter(batch_rows=4, ops=OPS, device_id=0, landing=TorchLanding("cpu"))
     batch, failures = worker.attempt([(held, ids)], ids, 0)
     worker.close()
     assert sorted(failures) == [3]
