@@ -120,7 +120,8 @@ def prefetch_depth(spec: Spec, batch: int, row_bytes: int, batches_bytes: int | 
     if spec.loader.prefetch_batches != "auto":
         return spec.loader.prefetch_batches
     most = PREFETCH_MOST_SMALL if batches_bytes is None else max(LEAST_BATCHES, batches_bytes // (row_bytes * batch))
-    busy = CALLS_AT_A_TIME * spec.augment.actors + 2 if spec.augment.pipeline else PREFETCH_LEAST
+    makers = max(1, spec.augment.actors)  # the trainer itself, where there are no actors
+    busy = CALLS_AT_A_TIME * makers + 2 if spec.augment.pipeline else PREFETCH_LEAST
     batch_bytes = row_bytes * batch
     small = min(PREFETCH_MOST_SMALL, PREFETCH_SMALL_BYTES // batch_bytes)
     return min(most, max(busy, small, min(PREFETCH_MOST, PREFETCH_BYTES // batch_bytes)))

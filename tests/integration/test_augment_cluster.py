@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import device_checks
 import numpy as np
 import own_functions
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
@@ -13,6 +15,7 @@ from augment_images import augmenter
 
 import ingest
 from ingest.errors import SpecError
+from ingest.loader.landing import TorchLanding
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -79,3 +82,39 @@ def test_a_trainer_that_augments_itself_gets_the_pixels_of_an_actor(pictures):
     alone.close()
     assert seen == 240
     assert report["augment_busy_s"] > 0
+
+
+def test_a_trainers_images_land_in_its_tensors(pictures, monkeypatch):
+    """As on a trainer's GPU, on DALI's CPU backend: all but the device."""
+    torch = pytest.importorskip("torch")
+    device_checks.on_cpu_backend(monkeypatch)
+    monkeypatch.setattr("ingest.session_run.landing_of", lambda framework: TorchLanding("cpu"))
+    broken = pq.read_table(pictures).slice(0, 100)
+    images = [b"no image" if row == 40 else image for row, image in enumerate(broken["image"].to_pylist())]
+    folder = pictures.parent / "some are bad"
+    folder.mkdir()
+    pq.write_table(
+        broken.set_column(0, "image", pa.array(images, pa.binary())), folder / "a.parquet", row_group_size=20
+    )
+    augment = {"ops": [{"random_resized_crop": {"size": 24}}, "flip", "normalize"], "device": "gpu"}
+    values = {
+        "source": {"path": str(folder)},
+        "order": {"seed": 3},
+        "augment": {**augment, "placement": "trainer", "threads": 1},
+        "batch": {"size": 12, "last": "keep"},
+        "loader": {"framework": "torch"},
+        "errors": {"on_bad_sample": "replace", "budget": 0.1},
+    }
+    alone = augmenter(batch_rows=12, threads=1, seed=3, device_id=0, **augment)
+    held, kept = pq.read_table(folder), []
+    with ingest.Loader(values, rank=0, world_size=1, epochs=2, cache_dir=None) as loader:
+        for epoch in range(2):
+            kept += [(epoch, batch, batch["image"].clone()) for batch in loader]
+    for epoch, batch, then in kept:  # long after the loader has ended
+        ids = batch["sample_id"].numpy()
+        assert isinstance(batch["image"], torch.Tensor)
+        assert torch.equal(batch["image"], then)
+        assert np.array_equal(then.numpy(), alone([(held, ids)], ids, epoch)["image"])
+    alone.close()
+    assert sum(len(batch["valid"]) for _, batch, _ in kept) == 200
+    assert [int((~batch["valid"]).sum()) for _, batch, _ in kept if not batch["valid"].all()] == [1, 1]

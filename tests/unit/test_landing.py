@@ -159,6 +159,13 @@ def test_the_trainers_stream_waits_for_the_last_change_of_a_batch_and_keeps_its_
     assert device.said[1:] == [("trainer waits", event), ("kept for", device.trainers), ("kept for", device.trainers)]
 
 
+def test_torch_takes_dalis_device_for_cuda_and_so_tells_it_the_stream():
+    from nvidia.dali.backend import DLDeviceType as Dalis
+    from torch.utils.dlpack import DLDeviceType
+
+    assert Dalis.kDLCUDA == DLDeviceType.kDLCUDA  # of two enumerations: torch passes no stream where they differ
+
+
 def test_a_batch_that_has_not_landed_needs_no_waiting(monkeypatch):
     landing = TorchLanding("cpu")
     device = Recorded(landing, monkeypatch)

@@ -71,6 +71,12 @@ def test_batches_kept_ahead_fit_their_share(batches_bytes, depth):
     assert prefetch_depth(spec(), 64, row_bytes, batches_bytes) == depth
 
 
+@pytest.mark.parametrize("augment", [{}, {"placement": "trainer"}, {"actors_per_trainer": 1}])
+def test_large_batches_are_enough_to_keep_whoever_makes_them_busy(augment):
+    values = {"source": {"path": "/data"}, "augment": {"recipe": "imagenet_train", **augment}}
+    assert prefetch_depth(Spec.load(values), 64, 4 * MIB, None) == 4  # two in the making, two on their way
+
+
 def test_a_depth_that_the_user_gives_stays():
     assert prefetch_depth(spec(prefetch_batches=7), 64, MIB, 10 * MIB) == 7
 
