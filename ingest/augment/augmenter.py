@@ -82,8 +82,8 @@ class Augmenter:
             reuse: the array of images is good for so many calls of its thread, and then another's images take its
                 place: for callers that copy them soon. Fresh memory costs the system a page fault every 4 KiB. 0: it
                 stays.
-            landing: where images go that a GPU makes, where all end in one size and none are mixed; None, and in all
-                other cases: into host memory.
+            landing: where images go that a GPU makes, where all end in one size; None, and where they do not: into
+                host memory.
             restore: gives the header and pixels of a value of a column, where pixels are stored instead of encoded
                 images; the ops then begin with `Stored`.
 
@@ -106,9 +106,9 @@ class Augmenter:
         check_media(self._ops, fixed_shape(self._ops), companions=bool(spec.targets))
         self._media = isinstance(self._ops[0] if self._ops else None, (Clip, Waveform))
         self._images = (self._column, *spec.also)
-        self._mixer = Mixer(self._ops, self._column, planar=finish(self._ops).planar)
-        stays = landing is not None and device_id is not None and dense(self._ops) is not None and not self._mixer
+        stays = landing is not None and device_id is not None and dense(self._ops) is not None
         self.landing: Landing = landing if landing is not None and stays else HostLanding()
+        self._mixer = Mixer(self._ops, self._column, self.landing, planar=finish(self._ops).planar)
         if not self._ops:
             return
         check_loads(self._ops, spec.fields)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ingest.augment.landing import Landing
 from ingest.augment.steps import fixed_shape
 from ingest.errors import ReadError, SpecError
 from ingest.ops import Cutmix, Mix, Mixup, Op
@@ -42,9 +42,9 @@ def mixes(ops: Sequence[Op]) -> tuple[Mix, ...]:
 class Mixer:
     """Applies the mixing ops of a spec to finished batches."""
 
-    def __init__(self, ops: Sequence[Op], image: str, *, planar: bool) -> None:
+    def __init__(self, ops: Sequence[Op], image: str, landing: Landing, *, planar: bool) -> None:
         self._ops = mixes(ops)
-        self._image, self._planar = image, planar
+        self._image, self._landing, self._planar = image, landing, planar
 
     def __bool__(self) -> bool:
         return bool(self._ops)
@@ -82,7 +82,7 @@ class Mixer:
 
     def __call__(
         self,
-        batch: dict[str, NDArray[Any]],
+        batch: dict[str, Any],
         sample_ids: NDArray[np.int64],
         groups: NDArray[np.int64],
         numbers: NDArray[np.float64],
@@ -103,7 +103,7 @@ class Mixer:
             on = (partner != np.arange(len(partner))) & (both[:, 0] < op.probability)
             own = np.where(on, symmetric_beta(op.alpha, both[:, 1], both[:, 2]), 1.0)
             if isinstance(op, Mixup):
-                images = _mixed(images, partner, own)
+                images = self._landing.blend(images, partner, own)
             else:
                 assert isinstance(op, Cutmix)
                 images, own = self._cut(images, partner, own, both[:, 3:])
@@ -121,20 +121,15 @@ class Mixer:
         return weights
 
     def _cut(
-        self, images: NDArray[Any], partner: NDArray[np.int64], own: NDArray[np.float64], place: NDArray[np.float64]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, images: Any, partner: NDArray[np.int64], own: NDArray[np.float64], place: NDArray[np.float64]
+    ) -> tuple[Any, NDArray[np.float64]]:
         """Images with a rectangle of their partner's, and the share of each image that is its own."""
         size = np.array(images.shape[2:] if self._planar else images.shape[1:3])
         side = np.sqrt(1 - own)[:, None] * size
         centre = place * size
         low = np.rint(np.clip(centre - side / 2, 0, size)).astype(np.int64)
         high = np.rint(np.clip(centre + side / 2, 0, size)).astype(np.int64)
-        cut = images.copy()
-        for row in np.flatnonzero((high > low).all(1)).tolist():
-            (top, left), (bottom, right) = low[row].tolist(), high[row].tolist()
-            where: Any = (slice(top, bottom), slice(left, right))
-            where = (slice(None), *where) if self._planar else where
-            cut[row][where] = images[partner[row]][where]
+        cut = self._landing.paste(images, partner, np.concatenate([low, high], 1), planar=self._planar)
         return cut, 1 - (high - low).prod(1) / size.prod()
 
 
@@ -164,16 +159,3 @@ def symmetric_beta(alpha: float, first: NDArray[np.float64], second: NDArray[np.
         square = np.expm1(-np.log1p(-first) / alpha) * cos**2  # t^2 / (2 alpha), from 1 - first, which is not 0
         share = np.sqrt(np.where(np.isinf(square), 1.0, square / (1 + square)))
     return (1 + np.sign(cos) * share) / 2
-
-
-def _mixed(images: NDArray[Any], partner: NDArray[np.int64], own: NDArray[np.float64]) -> NDArray[Any]:
-    mixed = np.empty_like(images)
-    for row, (other, share) in enumerate(zip(partner.tolist(), own.tolist(), strict=True)):
-        if share == 1:
-            mixed[row] = images[row]
-        elif images.dtype == np.float16:  # OpenCV does not add halves
-            mixed[row] = share * images[row].astype(np.float32) + (1 - share) * images[other].astype(np.float32)
-        else:
-            one, two = images[row].reshape(-1, 1), images[other].reshape(-1, 1)
-            cv2.addWeighted(one, share, two, 1 - share, 0, dst=mixed[row].reshape(-1, 1))
-    return mixed

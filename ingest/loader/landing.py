@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class TorchLanding:
     """Tensors on a device. For any number of threads at a time.
@@ -58,6 +61,39 @@ class TorchLanding:
         """Until what this thread has put is there: others go on, and pipelines keep the device busy meanwhile."""
         if self._stream is not None:
             self._stream.record_event().synchronize()
+
+    def blend(self, images: Any, partner: NDArray[np.int64], own: NDArray[np.float64]) -> Any:
+        """Each image with another one's share in it, as a new tensor.
+
+        Args:
+            images: (rows, height, width, channels) or (rows, channels, height, width), uint8 or floats.
+            partner: int64 (rows,), whose the rest is.
+            own: float64 (rows,), the share of its own.
+        """
+        with self.order():
+            share = self._tensor(own.astype(np.float32)).view(-1, 1, 1, 1)
+            mixed = share * images.float() + (1 - share) * images[self._tensor(partner)].float()
+            return (mixed if images.is_floating_point() else mixed.round_()).to(images.dtype)
+
+    def paste(self, images: Any, partner: NDArray[np.int64], boxes: NDArray[np.int64], *, planar: bool) -> Any:
+        """Each image with a rectangle of another one's in it, as a new tensor.
+
+        Args:
+            images: (rows, height, width, channels), or (rows, channels, height, width) where `planar`.
+            partner: int64 (rows,), whose the rectangle is.
+            boxes: int64 (rows, 4), of (top, left, bottom, right), the last two not included; may be empty.
+            planar: see `images`.
+        """
+        torch, (height, width) = self._torch, images.shape[2:] if planar else images.shape[1:3]
+        with self.order():
+            top, left, bottom, right = self._tensor(boxes).T[:, :, None]
+            y, x = (torch.arange(side, device=self._device) for side in (height, width))
+            inside = ((top <= y) & (y < bottom))[:, :, None] & ((left <= x) & (x < right))[:, None]
+            inside = inside[:, None] if planar else inside[..., None]
+            return torch.where(inside, images[self._tensor(partner)], images)
+
+    def _tensor(self, values: NDArray[Any]) -> Any:
+        return self._torch.from_numpy(values).to(self._device)
 
     def sealed(self, arrays: Mapping[str, Any]) -> Callable[[], None]:
         """Says that nothing more is done to a batch here.

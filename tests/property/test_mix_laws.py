@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest import rng
+from ingest.augment.landing import HostLanding
 from ingest.augment.mix import NO_GROUP, Mixer, partners, symmetric_beta
 from ingest.errors import ReadError, SampleError, SpecError
 from ingest.ops import Cutmix, Mixup, Resize
@@ -26,7 +27,7 @@ def mixed(ops, ids, groups, planar=False, dtype=np.float32):
     shape = (len(ids), 3, 8, 10) if planar else (len(ids), 8, 10, 3)
     images = np.broadcast_to(values[:, None, None, None], shape).copy()
     batch = {"image": images, "label": ids % CLASSES}
-    mixer = Mixer((Resize(size=(8, 10)), *ops), "image", planar=planar)
+    mixer = Mixer((Resize(size=(8, 10)), *ops), "image", HostLanding(), planar=planar)
     mixer(batch, ids, groups, rng.uniforms(3, 1, ids, mixer.draws))
     return batch
 

@@ -61,11 +61,29 @@ def test_every_end_is_that_of_host_memory(end):
 
 
 @pytest.mark.parametrize(
-    "ops", [["flip"], [{"resize": {"shorter": 40}}], [{"resize": {"size": 16}}, {"mixup": {"num_classes": 9}}]]
+    "end", [[], ["normalize"], [{"normalize": {"dtype": "float16", "layout": "HWC"}}], ["transpose"]]
 )
-def test_images_of_many_sizes_and_mixed_ones_stay_in_host_memory(ops):
+@pytest.mark.parametrize("mix", [["mixup"], ["cutmix"], ["mixup", "cutmix"]])
+def test_images_are_mixed_where_they_land(end, mix):
+    ops = [{"resize": {"size": (20, 30)}}, *end, *({name: {"num_classes": 24}} for name in mix)]
+    made = []
+    for landing in (None, TorchLanding("cpu")):
+        worker = augmenter(batch_rows=24, ops=ops, device_id=0, landing=landing)
+        made.append(worker([(table(pictures(), label=np.arange(24)), np.arange(24))], np.arange(24), 0))
+        worker.close()
+    host, landed = made
+    assert isinstance(landed["image"], torch.Tensor)
+    assert str(landed["image"].dtype) == f"torch.{host['image'].dtype}"
+    step = 1 if host["image"].dtype == np.uint8 else 2e-3 if host["image"].dtype == np.float16 else 1e-5
+    assert np.abs(landed["image"].numpy().astype(float) - host["image"]).max() <= step * ("mixup" in mix)
+    assert np.array_equal(landed["label"], host["label"])
+    assert (landed["label"].max(1) < 1).any()
+
+
+@pytest.mark.parametrize("ops", [["flip"], [{"resize": {"shorter": 40}}]])
+def test_images_of_many_sizes_stay_in_host_memory(ops):
     worker_of = {"ops": ops, "device_id": 0, "landing": TorchLanding("cpu")}
-    batch = augmenter(batch_rows=4, **worker_of)([(table(jpegs(4), label=[0, 1, 2, 3]), np.arange(4))], np.arange(4), 0)
+    batch = augmenter(batch_rows=4, **worker_of)([(table(jpegs(4)), np.arange(4))], np.arange(4), 0)
     assert isinstance(batch["image"], np.ndarray)
 
 
