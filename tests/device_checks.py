@@ -42,7 +42,7 @@ def on_cpu_backend(monkeypatch):
         assert device_id == 0
         return DeviceWorker(ops, rows, threads, None, landing, **options)
 
-    monkeypatch.setattr("ingest.augment.augmenter.DeviceWorker", host)
+    monkeypatch.setattr("ingest.augment.crew.DeviceWorker", host)
 
 
 def is_near_the_reference(name):

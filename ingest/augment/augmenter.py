@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,26 +15,25 @@ from numpy.typing import NDArray
 from ingest import rng
 from ingest.augment.collate import Pieces, collate, gather
 from ingest.augment.companions import Companions
+from ingest.augment.crew import workers
 from ingest.augment.decode import decode_whole
 from ingest.augment.finish import allocate, dense, finish
 from ingest.augment.functions import check_loads
-from ingest.augment.graph import preallocate, release
+from ingest.augment.graph import release
 from ingest.augment.headers import Header, read_header
 from ingest.augment.landing import HostLanding, Landing
-from ingest.augment.media import AudioWorker, ClipWorker, check_audio, check_media, open_video
+from ingest.augment.media import check_audio, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan
 from ingest.augment.steps import draws, fixed_shape, steps
-from ingest.augment.warm import USUAL, warm_job
-from ingest.augment.work import CpuWorker, DeviceWorker, Job, Worker
+from ingest.augment.work import Job, Worker
 from ingest.errors import SampleError, StageError
-from ingest.ops import Clip, Function, Waveform
+from ingest.ops import Clip, Waveform
 from ingest.spec import Augment
 
 CHUNK_ROWS = (
     32  # decoded together, then resized: one DALI run costs 0.3 ms beside its images, and more rows leave the cache
 )
-_DEVICE_WORKERS = 2  # one batch is copied back while the next one runs
 
 
 class BadSampleError(SampleError):
@@ -91,7 +90,7 @@ class Augmenter:
             SpecError: the ops are in an order that has no meaning.
             StageError: the GPU has not the memory that the spec gives DALI, or DALI cannot build or run its pipeline.
         """
-        self._spec, self._ops = spec, spec.pipeline
+        self._ops = spec.pipeline
         self._column = spec.column
         self._seed = seed
         self._batch_rows = batch_rows
@@ -113,43 +112,11 @@ class Augmenter:
             return
         check_loads(self._ops, spec.fields)
         self._chunk = batch_rows if device_id is not None else max(1, min(CHUNK_ROWS, -(-batch_rows // threads)))
-        for worker in self._made(threads, device_id):
+        for worker in workers(spec, self._ops, self._chunk, threads, device_id, self.landing, warm=restore is None):
             self._all.append(worker)
             worker.warm_up()
             self._workers.put(worker)
         self._pool = ThreadPoolExecutor(len(self._all), thread_name_prefix="augment")
-
-    def _made(self, threads: int, device_id: int | None) -> Iterator[Worker]:
-        ops = self._ops
-        if device_id is not None:
-            yield from self._device_workers(threads, device_id)
-        elif isinstance(ops[0], Waveform):
-            yield from (AudioWorker(ops, self._chunk) for _ in range(threads))
-        elif isinstance(ops[0], Clip):
-            yield from (ClipWorker(ops) for _ in range(threads))
-        elif any(isinstance(op, Function) for op in ops):  # the user's nodes are DALI's: so is all the rest
-            yield from (DeviceWorker(ops, self._chunk, 1, None) for _ in range(threads))
-        else:
-            yield from (CpuWorker(ops, self._chunk) for _ in range(threads))
-
-    def _device_workers(self, threads: int, device_id: int) -> Iterator[DeviceWorker]:
-        spec, rows = self._spec, min(self._chunk, 2 * threads)  # each thread has buffers of its own
-        if spec.gpu_memory_bytes != "auto":
-            preallocate(spec.gpu_memory_bytes, device_id)
-
-        def warm() -> Job | None:
-            return warm_job(self._ops, spec.largest_image or USUAL, rows, self.landing)
-
-        for _ in range(_DEVICE_WORKERS):
-            yield DeviceWorker(
-                self._ops,
-                self._chunk,
-                threads,
-                device_id,
-                self.landing,
-                warm=None if self._restore else warm,
-                hardware=spec.hardware_jpeg,
-            )
 
     def __call__(
         self,

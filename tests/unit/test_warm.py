@@ -68,7 +68,7 @@ def test_a_gpu_goes_through_the_largest_image_before_the_first_batch(monkeypatch
         hardware.append(options)
         return DeviceWorker(ops, rows, threads, None, landing, warm=warm, **options)
 
-    monkeypatch.setattr("ingest.augment.augmenter.DeviceWorker", host)
+    monkeypatch.setattr("ingest.augment.crew.DeviceWorker", host)
     spec = {"ops": [{"random_resized_crop": {"size": 32}}, "flip"], "device": "gpu"}
     plain = augmenter(batch_rows=4, ops=spec["ops"], device_id=0)
     warmed = augmenter(batch_rows=4, device_id=0, largest_image=largest, hardware_jpeg=True, **spec)
