@@ -21,7 +21,8 @@ from ingest.augment.finish import allocate, dense, finish
 from ingest.augment.functions import check_loads
 from ingest.augment.graph import release
 from ingest.augment.headers import Header, read_header
-from ingest.augment.landing import HostLanding, Landing
+from ingest.augment.host import HostLanding
+from ingest.augment.landing import Landing
 from ingest.augment.media import check_audio, check_media, open_video
 from ingest.augment.mix import NO_GROUP, Mixer
 from ingest.augment.render import Plan

@@ -15,8 +15,9 @@ from ingest.augment.decode import CropDecoder
 from ingest.augment.finish import finish
 from ingest.augment.graph import Runner, device_pipeline, reason, result_dtype
 from ingest.augment.headers import Header, first_bytes
+from ingest.augment.host import HostLanding
 from ingest.augment.kinds import KINDS, Input, Values
-from ingest.augment.landing import HostLanding, Landing
+from ingest.augment.landing import Landing
 from ingest.augment.render import Plan, Renderer
 from ingest.augment.steps import slots
 from ingest.errors import SampleError, StageError

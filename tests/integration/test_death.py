@@ -51,3 +51,12 @@ def test_a_killed_feeder_and_catalog_change_nothing_where_nothing_is_augmented(n
     killed = epoch_of(numbers, {2: ["FeederHost"], 40: ["CatalogHost"], 60: ["FeederHost"]})
     assert sorted(killed) == list(range(1010))
     assert all(x == sample for sample, (x, _) in killed.items())
+
+
+def test_a_killed_feeder_changes_nothing_where_the_trainer_augments_ahead(pictures):
+    augment = {"ops": [{"random_resized_crop": {"size": 32}}, "flip"], "device": "cpu"}
+    clean = epoch_of(pictures, augment=augment)
+    own = {**augment, "placement": "trainer", "threads": 2}
+    killed = epoch_of(pictures, {3: ["FeederHost"], 20: ["FeederHost"]}, augment=own)
+    assert sorted(clean) == sorted(killed) == list(range(240))
+    assert same(clean, killed)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest import rng
-from ingest.augment.landing import HostLanding
+from ingest.augment.host import HostLanding
 from ingest.augment.mix import NO_GROUP, Mixer, partners, symmetric_beta
 from ingest.errors import ReadError, SampleError, SpecError
 from ingest.ops import Cutmix, Mixup, Resize

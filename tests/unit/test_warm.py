@@ -7,7 +7,7 @@ import pytest
 from augment_images import augmenter, jpegs, table
 from augment_ops import CASES, op
 
-from ingest.augment.landing import HostLanding
+from ingest.augment.host import HostLanding
 from ingest.augment.warm import USUAL, warm_job
 from ingest.augment.work import DeviceWorker
 from ingest.errors import SampleError, StageError
