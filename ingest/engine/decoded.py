@@ -31,7 +31,7 @@ from ingest.storage.filesystem import disk_cache
 from ingest.storage.traffic import TRAFFIC
 
 CHUNK_ROWS = 32
-_VERSION = 1  # of what is kept
+_VERSION = 2  # of what is kept; another one where decoding gives other pixels
 
 
 class Part(NamedTuple):
