@@ -159,39 +159,40 @@ class DeviceWorker:
             header = job.headers[row]
             turned = header is not None and header.orientation != 1
             (hosted if row in job.whole or turned else direct).append(row)
-        failures = self._run_direct(job, direct)
+        failures = self._run_all(job, direct, lambda some: self._direct(self._encoded(job, some)))
         kept: dict[int, NDArray[np.uint8]] = {}
         for row, pixels in crops(self._decode, job, hosted):
             if isinstance(pixels, SampleError):
                 failures[row] = pixels
             else:
                 kept[row] = np.array(pixels)  # the decoder's memory is good until the next row only
-        if kept:
-            found = list(kept)
-            self._store(job, found, self._uploaded({"pixels": list(kept.values()), **self._inputs(job, found)}))
-        return failures
 
-    def _run_direct(self, job: Job, rows: list[int]) -> dict[int, SampleError]:
+        def uploaded(some: list[int]) -> Any:
+            return self._uploaded({"pixels": [kept[row] for row in some], **self._inputs(job, some)})
+
+        return failures | self._run_all(job, list(kept), uploaded)
+
+    def _run_all(self, job: Job, rows: list[int], run: Callable[[list[int]], Any]) -> dict[int, SampleError]:
         if not rows:
             return {}
         try:
-            self._store(job, rows, self._direct(self._encoded(job, rows)))
+            self._store(job, rows, run(rows))
         except RuntimeError as error:
-            return self._one_by_one(job, rows, error)
+            return self._one_by_one(job, rows, run, error)
         return {}
 
-    def _one_by_one(self, job: Job, rows: list[int], error: RuntimeError) -> dict[int, SampleError]:
+    def _one_by_one(
+        self, job: Job, rows: list[int], run: Callable[[list[int]], Any], error: RuntimeError
+    ) -> dict[int, SampleError]:
         failures: dict[int, SampleError] = {}
         for row in rows:
             try:
-                self._store(job, [row], self._direct(self._encoded(job, [row])))
+                self._store(job, [row], run([row]))
             except RuntimeError as bad:
                 header, data = job.headers[row], job.encoded[row]
-                assert header is not None
-                assert data is not None
-                failures[row] = SampleError(
-                    f"{header.format} that DALI cannot decode ({reason(bad)}); {first_bytes(data)}"
-                )
+                what = "an image" if header is None else header.format
+                begins = "" if data is None else f"; {first_bytes(data)}"
+                failures[row] = SampleError(f"{what} that DALI cannot decode or augment ({reason(bad)}){begins}")
         if not failures:
             raise StageError(
                 "DALI failed on several images together and on none of them alone", stage="augment", cause=reason(error)

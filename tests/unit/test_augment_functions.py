@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import own_functions
 import pytest
-from augment_images import augment, augmenter, encoded, smooth, table
+from augment_images import augment, augmenter, encoded, oriented, smooth, table
 
 from ingest.augment.trial import trial
 from ingest.errors import SampleError, SpecError, StageError
@@ -71,6 +71,22 @@ def test_a_dali_function_may_say_its_size_and_is_followed_by_other_ops():
     assert augment(FILES, ops=ops).shape == (6, 3, 8, 10)
     with pytest.raises(StageError, match=r"'own_functions:cropped' returned images that end as .*\(8, 10, 3\)"):
         augment(FILES, ops=[{"resize": {"size": 20}}, {"function": "own_functions:cropped"}])
+
+
+def test_an_image_on_which_a_dali_function_fails_is_one_samples_error_however_it_was_decoded():
+    small = smooth(6, 6)
+    files = [*FILES[:2], encoded(small, "PNG"), oriented(small, 6), *FILES[2:4]]
+    worker = augmenter(batch_rows=6, ops=[{"function": {"call": "own_functions:cropped", "size": [8, 10]}}])
+    rows = np.arange(6)
+    for _ in range(2):
+        batch, failures = worker.attempt([(table(files), rows)], rows, 0)
+        assert {row: error.message.partition(" (")[0] for row, error in failures.items()} == {
+            2: "png that DALI cannot decode or augment",
+            3: "jpeg that DALI cannot decode or augment",
+        }
+        healthy = worker([(table(FILES), np.arange(4))], np.array([0, 1, 4, 5]), 0)["image"]
+        assert np.array_equal(batch["image"][[0, 1, 4, 5]], healthy)
+    worker.close()
 
 
 @pytest.mark.parametrize(
