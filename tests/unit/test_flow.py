@@ -111,10 +111,29 @@ def test_observing_twice_counts_once():
     assert flow.held_bytes == 30
 
 
-def _sleeper(flow: Flow, stretch: Stretch, stopped=lambda: False) -> threading.Thread:
-    thread = threading.Thread(target=flow.wait_until_startable, args=(stretch, stopped), daemon=True)
+class Bed(threading.Condition):
+    """Tells when somebody sleeps on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.slept = threading.Event()
+
+    def wait(self, timeout=None):
+        self.slept.set()
+        return super().wait(timeout)
+
+
+def _asleep(flow: Flow, wait, *args) -> threading.Thread:
+    """A thread that has gone to sleep in a call; it gives the lock back with that, so that it can be woken."""
+    flow.changed = Bed()
+    thread = threading.Thread(target=wait, args=args, daemon=True)
     thread.start()
+    assert flow.changed.slept.wait(5)
     return thread
+
+
+def _sleeper(flow: Flow, stretch: Stretch, stopped=lambda: False) -> threading.Thread:
+    return _asleep(flow, flow.wait_until_startable, stretch, stopped)
 
 
 def test_a_sleeping_executor_is_woken_by_release_by_advance_and_by_close():
@@ -127,7 +146,6 @@ def test_a_sleeping_executor_is_woken_by_release_by_advance_and_by_close():
         flow.open(stretch)
         flow.observe(stretch, 1, 0)
         thread = _sleeper(flow, stretch)
-        assert thread.is_alive()
         wake(flow, stretch)
         thread.join(5)
         assert not thread.is_alive()
@@ -156,9 +174,7 @@ def test_who_takes_blocks_sleeps_while_none_can_come(monkeypatch):
         flow.open(stretch)
         flow.observe(stretch, 1, 1)
         flow.wait_until_due(stretch, 0, ended.is_set)  # the one that has started is still to come
-        thread = threading.Thread(target=flow.wait_until_due, args=(stretch, 1, ended.is_set), daemon=True)
-        thread.start()
-        assert thread.is_alive()
+        thread = _asleep(flow, flow.wait_until_due, stretch, 1, ended.is_set)
         wake(flow, stretch, ended)
         thread.join(5)
         assert not thread.is_alive()
