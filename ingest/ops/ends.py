@@ -9,6 +9,7 @@ from ingest.ops.finish import Cast, Normalize, Transpose
 from ingest.ops.mix import Cutmix, Mixup
 
 _ENDS: dict[type[OpBase], int] = {Normalize: 1, Cast: 1, Transpose: 2, Mixup: 3, Cutmix: 3}
+_ONCE = (1, 2)  # places of which a list has one op at most
 
 
 def misplaced(ops: Sequence[OpBase]) -> str | None:
@@ -16,7 +17,7 @@ def misplaced(ops: Sequence[OpBase]) -> str | None:
     reached, last = 0, ""
     for op in ops:
         place = _ENDS.get(type(op), 0)
-        if place < reached or place == reached in (1, 2):
+        if place < reached or (place == reached and place in _ONCE):
             return f"{last} must be the last op, found {', '.join(each.name for each in ops)}"
         reached, last = place, op.name
     planar = any(isinstance(op, Normalize) and op.layout == "CHW" for op in ops)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-import fsspec
+from fsspec.core import url_to_fs
 
 from ingest.errors import SourceError
 from ingest.spec import Storage
@@ -44,13 +44,12 @@ class GenericFiles:
         self.answered = False
         self._scheme = scheme
         try:
-            options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(f"{scheme}://{host}/")  # noqa: SLF001  # as fsspec does
-            self._fs: Any = fsspec.filesystem(scheme, **options)
+            self._fs: Any = url_to_fs(f"{scheme}://{host}/")[0]
         except (ValueError, ImportError, OSError, TypeError) as error:
             # OSError: the server, or a part of its library, is not there; TypeError: a URL does not say enough.
             why = str(error).split("\n", 1)[0]
             raise SourceError(f"cannot open {scheme}:// URLs: {why}") from error
-        self._root = f"{scheme}://{host}" if options else None
+        self._root = f"{scheme}://{host}" if self._fs.storage_options else None
 
     def canonical(self, url: str) -> str:
         name = self._url(self._fs._strip_protocol(url))  # noqa: SLF001  # fsspec's way to split a URL
